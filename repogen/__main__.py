@@ -1,0 +1,3 @@
+from repogen.cli import main
+
+main()

@@ -1,0 +1,140 @@
+"""The values that cross module borders: what a graph is, what was proved of it, what will be served."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+Dims = tuple[int | str, ...]
+"""Axes of a tensor in its graph: a literal size, or the label of a free axis (its symbol, or `tensor.axis`)."""
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """An input or output as its ONNX graph has it, batch axis included.
+
+    `dtype` is Triton's name. `dims` is () for a scalar and None where the graph gives no rank.
+    """
+
+    name: str
+    dtype: str
+    dims: Dims | None
+
+
+@dataclass(frozen=True)
+class ExternalFile:
+    """A weights file that an ONNX file refers to, by its path relative to that file."""
+
+    name: str
+    size: int
+
+
+@dataclass(frozen=True)
+class Graph:
+    """What an ONNX file says of itself, read without running it."""
+
+    path: Path
+    size: int
+    ir_version: int
+    opsets: Mapping[str, int]
+    producer: str
+    inputs: tuple[Tensor, ...]
+    outputs: tuple[Tensor, ...]
+    operators: Mapping[str, int]
+    external: tuple[ExternalFile, ...] = ()
+
+
+@dataclass(frozen=True)
+class InputHint:
+    """What the manifest says of one input's values: a few of them, or a range [low, high)."""
+
+    values: tuple[float | int | str | bool, ...] = ()
+    range: tuple[float, float] | None = None
+
+
+@dataclass(frozen=True)
+class Proof:
+    """Whether requests may be merged on axis 0, found by running the model.
+
+    `batchable` is None when the model could not be run. `reason` is one sentence for people. `inputs` and
+    `outputs` are the tensors as ONNX Runtime sees them (its own shape inference applied). `sizes` holds the
+    size that each free axis had in the runs.
+    """
+
+    batchable: bool | None
+    reason: str
+    inputs: tuple[Tensor, ...] = ()
+    outputs: tuple[Tensor, ...] = ()
+    sizes: Mapping[str, int] = field(default_factory=dict)
+    batches: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class ServedTensor:
+    """An input or output as Triton's config has it: the batch axis left out when the model batches.
+
+    A free axis is -1. `scalar`: the graph's tensor has rank 0, which Triton carries as [1].
+    """
+
+    name: str
+    dtype: str
+    dims: tuple[int, ...]
+    scalar: bool = False
+    labels: tuple[str, ...] = ()  # one a dim; "" where the dim is literal
+
+
+@dataclass(frozen=True)
+class ShapeRange:
+    """The sizes that a free axis may have, and the one to optimise for."""
+
+    min: int
+    opt: int
+    max: int
+
+
+@dataclass(frozen=True)
+class Instances:
+    """One instance group: `count` executions side by side, on each of `gpus` where the kind is gpu."""
+
+    kind: str  # cpu | gpu
+    count: int
+    gpus: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class DynamicBatching:
+    """Triton's dynamic batcher. The delay is in microseconds, Triton's own unit."""
+
+    max_queue_delay: int = 0
+    preferred_batch_size: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class ModelFile:
+    """A file of the version folder: its name there, where it is copied from, and its content's sha256."""
+
+    name: str
+    source: Path
+    sha256: str
+    size: int
+
+
+@dataclass(frozen=True)
+class ServedModel:
+    """Everything that decides one model's folder in the repository."""
+
+    name: str
+    backend: str  # onnxruntime | python
+    source: str  # as written in the manifest
+    max_batch_size: int
+    inputs: tuple[ServedTensor, ...]
+    outputs: tuple[ServedTensor, ...]
+    instances: tuple[Instances, ...]
+    dynamic_batching: DynamicBatching | None
+    files: tuple[ModelFile, ...]
+    version: int = 1
+    parameters: Mapping[str, str] = field(default_factory=dict)
+    config: Mapping[str, Any] = field(default_factory=dict)  # other ModelConfig fields, merged as protobuf
+    shapes: Mapping[str, ShapeRange] = field(default_factory=dict)  # by axis label
+    hints: Mapping[str, InputHint] = field(default_factory=dict)  # by input name
+    notes: tuple[str, ...] = ()  # why each value was chosen, for plan and inspect
