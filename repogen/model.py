@@ -81,6 +81,7 @@ class ServedTensor:
     dims: tuple[int, ...]
     scalar: bool = False
     labels: tuple[str, ...] = ()  # one a dim; "" where the dim is literal
+    reshape: tuple[int, ...] | None = None  # the shape that the model has, where clients see `dims` instead
 
 
 @dataclass(frozen=True)
@@ -96,7 +97,7 @@ class ShapeRange:
 class Instances:
     """One instance group: `count` executions side by side, on each of `gpus` where the kind is gpu."""
 
-    kind: str  # cpu | gpu
+    kind: str  # cpu | gpu | auto
     count: int
     gpus: tuple[int, ...] = ()
 

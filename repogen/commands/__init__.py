@@ -1,0 +1,1 @@
+"""One module a verb, each with one public function of that name."""

@@ -1,0 +1,162 @@
+"""`repogen serve`: the manifest's models on a real Triton on this machine."""
+
+import os
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING
+
+from repogen.console import Console
+from repogen.errors import ServerError
+
+if TYPE_CHECKING:
+    from repogen.model import ServedModel
+    from repogen.server import Embedded
+
+_TERMINATED = 128 + signal.SIGTERM
+_PAUSE = 0.2
+_CHILD_GRACE = 5.0
+
+
+class _Terminated(BaseException):
+    """SIGTERM, as an exception that unwinds everything."""
+
+
+def serve(
+    manifest: Path,
+    *,
+    only: Sequence[str],
+    jobs: int,
+    grpc_port: int | None,
+    http_port: int | None,
+    metrics_port: int | None,
+    timeout: float,
+    command: Sequence[str],
+    console: Console,
+) -> int:
+    from repogen import server
+    from repogen.desired import chosen
+    from repogen.endpoint import noted
+    from repogen.publish import state_folder
+
+    root, models = chosen(manifest, only, jobs=jobs)
+    state = state_folder(root)
+    ports = server.Ports(http=http_port or 0, grpc=grpc_port or 0, metrics=metrics_port or 0)
+    with _terminable():
+        try:
+            with _stand_in(models, state / "served") as repository:
+                console.note(f"starting Triton with {len(models)} models")
+                with (
+                    server.start(repository, ports=ports, timeout=timeout) as triton,
+                    noted(state, triton.server_id, triton.grpc),
+                ):
+                    _show(triton, models, console)
+                    return _run(command, triton, console) if command else _wait(triton, console)
+        except _Terminated:
+            return _TERMINATED
+
+
+@contextmanager
+def _terminable() -> Iterator[None]:
+    def stop(_signal: int, _frame: FrameType | None) -> None:
+        raise _Terminated
+
+    before = signal.signal(signal.SIGTERM, stop)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+@contextmanager
+def _stand_in(models: Sequence["ServedModel"], folder: Path) -> Iterator[Path]:
+    """Write the embedded repository into a folder of this process; those of dead processes are removed."""
+    from repogen.embedded import embed
+    from repogen.publish import write_model
+    from repogen.render import render
+
+    for left in folder.glob("[0-9]*"):
+        if not Path("/proc", left.name).exists():
+            shutil.rmtree(left, ignore_errors=True)
+    repository = folder / str(os.getpid())
+    repository.mkdir(parents=True)
+    try:
+        for model in models:
+            stand_in = embed(model, cpus=os.cpu_count() or 1)
+            write_model(stand_in, render(stand_in), repository / model.name)
+        yield repository
+    finally:
+        shutil.rmtree(repository, ignore_errors=True)
+
+
+def _show(triton: "Embedded", models: Sequence["ServedModel"], console: Console) -> None:
+    from repogen.releases import EMBEDDED
+
+    for model in models:
+        console.say(f"{console.paint('READY', 'green')}  {model.name}")
+    console.say(f"gRPC {triton.grpc}  HTTP {triton.http}  metrics {triton.metrics}")
+    console.note(
+        f"embedded Triton {EMBEDDED.triton}, on this machine's CPU: for development only, never for production"
+    )
+    console.document(
+        {
+            "server_id": triton.server_id,
+            "pid": triton.pid,
+            "grpc": triton.grpc,
+            "http": triton.http,
+            "metrics": triton.metrics,
+            "models": [model.name for model in models],
+        }
+    )
+
+
+def _wait(triton: "Embedded", console: Console) -> int:
+    console.note("Ctrl-C stops it")
+    while triton.poll() is None:
+        time.sleep(_PAUSE)
+    raise _ended(triton)
+
+
+def _ended(triton: "Embedded") -> ServerError:
+    reasons = "; ".join(triton.reasons()) or "its log says nothing"
+    return ServerError(f"Triton ended by itself with status {triton.poll()}: {reasons}", hint="start it again")
+
+
+def _run(command: Sequence[str], triton: "Embedded", console: Console) -> int:
+    """Run `command` beside the server and return its exit code; end it when the server ends first."""
+    try:
+        child = subprocess.Popen(command, env={**os.environ, **_environment(triton)})
+    except OSError as error:
+        raise ServerError(f"{command[0]} cannot be started: {error.strerror}") from None
+    try:
+        while (code := child.poll()) is None:
+            if triton.poll() is not None:
+                raise _ended(triton)
+            time.sleep(_PAUSE)
+    finally:
+        _end(child)
+    console.note(f"{command[0]} ended with exit code {code}; stopping Triton")
+    return code if code >= 0 else 128 - code
+
+
+def _environment(triton: "Embedded") -> Mapping[str, str]:
+    return {
+        "REPOGEN_URL": triton.grpc,
+        "REPOGEN_HTTP_URL": f"http://{triton.http}",
+        "REPOGEN_METRICS_URL": f"http://{triton.metrics}/metrics",
+    }
+
+
+def _end(child: "subprocess.Popen[bytes]") -> None:
+    if child.poll() is None:
+        child.terminate()
+        try:
+            child.wait(_CHILD_GRACE)
+        except subprocess.TimeoutExpired:
+            child.kill()
+            child.wait()

@@ -1,0 +1,70 @@
+"""The only module that prints. With `--json` stdout carries one document and everything else goes to stderr."""
+
+import json
+import os
+import sys
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, is_dataclass
+from pathlib import Path
+from typing import Any
+
+_COLOURS = {"green": 32, "red": 31, "yellow": 33, "dim": 2, "bold": 1, "cyan": 36}
+
+
+class Console:
+    """Where a command's words go: `quiet` keeps progress away, `as_json` keeps stdout for the document."""
+
+    def __init__(self, *, as_json: bool = False, quiet: bool = False, verbose: int = 0) -> None:
+        self.as_json = as_json
+        self.quiet = quiet
+        self.verbose = verbose
+
+    def say(self, text: str = "") -> None:
+        """Print a result for people."""
+        print(text, file=sys.stderr if self.as_json else sys.stdout, flush=True)
+
+    def note(self, text: str) -> None:
+        """Print progress: to stderr, never with -q."""
+        if not self.quiet:
+            print(text, file=sys.stderr, flush=True)
+
+    def document(self, value: Any) -> None:
+        """Print the JSON document, where one was asked for."""
+        if self.as_json:
+            print(json.dumps(value, indent=2, default=_plain), flush=True)
+
+    def error(self, error: Exception) -> None:
+        if self.as_json:
+            self.document({"error": {"kind": type(error).__name__, "message": str(error)}})
+        print(f"{self.paint('error', 'red', sys.stderr)}: {error}", file=sys.stderr, flush=True)
+
+    def paint(self, text: str, colour: str, stream: Any = None) -> str:
+        """Colour `text` where a person reads it on a terminal that has not asked otherwise (NO_COLOR)."""
+        stream = stream or (sys.stderr if self.as_json else sys.stdout)
+        if os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb" or not stream.isatty():
+            return text
+        return f"\x1b[{_COLOURS[colour]}m{text}\x1b[0m"
+
+    def table(self, header: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
+        """Print columns, each as wide as its widest cell; numbers to the right."""
+        cells = [[str(cell) for cell in row] for row in rows]
+        widths = [max(map(len, column)) for column in zip(header, *cells, strict=True)]
+        right = [bool(cells) and all(_is_number(row[index]) for row in cells) for index in range(len(header))]
+        for row in ([*header], *cells):
+            padded = (
+                cell.rjust(width) if to_right else cell.ljust(width)
+                for cell, width, to_right in zip(row, widths, right, strict=True)
+            )
+            self.say("  ".join(padded).rstrip())
+
+
+def _is_number(text: str) -> bool:
+    return text.replace(".", "", 1).replace(",", "").removesuffix("%").lstrip("-").isdigit() or text in ("-", "")
+
+
+def _plain(value: Any) -> Any:
+    if is_dataclass(value) and not isinstance(value, type):
+        return asdict(value)
+    if isinstance(value, Path):
+        return str(value)
+    return str(value)

@@ -1,0 +1,294 @@
+"""The manifest: what `repogen.yaml` may say, and reading one."""
+
+import difflib
+import os
+import re
+import types
+import typing
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    NonNegativeInt,
+    PositiveInt,
+    StringConstraints,
+    ValidationError,
+    model_validator,
+)
+
+from repogen.errors import ManifestError
+from repogen.releases import RELEASES
+from repogen.units import microseconds
+from repogen.yaml_source import PlainFloat, YamlSource, read_yaml
+
+Duration = Annotated[int, BeforeValidator(microseconds), Field(json_schema_extra={"examples": ["2ms", "500us"]})]
+Release = Annotated[str, BeforeValidator(lambda value: getattr(value, "text", value))]
+Sha256 = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
+TritonType = Annotated[str, StringConstraints(pattern=r"^(TYPE_)?[A-Z0-9]+$")]
+_NAME = re.compile(r"^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$")
+_RESERVED = {
+    "con",
+    "prn",
+    "aux",
+    "nul",
+    *(f"com{n}" for n in range(1, 10)),
+    *(f"lpt{n}" for n in range(1, 10)),
+}
+_NOT_BUILT = {
+    "precision": "only fp32 is built yet",
+    "calibration": "calibration is not built yet",
+    "accuracy": "the accuracy gate is not built yet",
+    "tune": "the tuner is not built yet",
+}
+
+
+_PLAIN = {  # pydantic's error types in words for people who do not know pydantic
+    "model_type": "must be a mapping",
+    "dict_type": "must be a mapping",
+    "tuple_type": "must be a list",
+    "int_type": "must be a whole number",
+    "int_parsing": "must be a whole number",
+    "int_from_float": "must be a whole number",
+    "string_type": "must be text",
+    "too_short": "must not be empty",
+    "greater_than": "must be at least 1",
+    "greater_than_equal": "is too small",
+}
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class DynamicBatchingEntry(_Strict):
+    """Triton's dynamic batcher."""
+
+    max_queue_delay: Duration = Field(0, description="how long a request may wait for others")
+    preferred_batch_size: tuple[PositiveInt, ...] = Field((), description="sizes to send at once when reached")
+
+
+class InstancesEntry(_Strict):
+    """One instance group."""
+
+    kind: Literal["cpu", "gpu", "auto"] | None = None
+    count: PositiveInt = Field(1, description="executions side by side; on GPUs, on each of them")
+    gpus: tuple[NonNegativeInt, ...] = ()
+
+
+class ShapeEntry(_Strict):
+    """The sizes of one free axis."""
+
+    min: PositiveInt
+    opt: PositiveInt
+    max: PositiveInt
+
+    @model_validator(mode="after")
+    def _ordered(self) -> "ShapeEntry":
+        if not self.min <= self.opt <= self.max:
+            raise ValueError(f"min, opt and max must ascend, not {self.min}, {self.opt}, {self.max}")
+        return self
+
+
+class TensorEntry(_Strict):
+    """What is said of one tensor: required for a Python model, checked against the graph for an ONNX one."""
+
+    dtype: TritonType | None = None
+    dims: tuple[int, ...] | None = None
+    values: tuple[int | float | bool | str, ...] = Field((), description="values to choose from in test requests")
+    range: tuple[float, float] | None = Field(None, description="[low, high) of values in test requests")
+
+
+class ModelSettings(_Strict):
+    """What `defaults` and every model may say."""
+
+    backend: Literal["onnxruntime", "python", "tensorrt", "ensemble"] | None = None
+    max_batch_size: NonNegativeInt | None = Field(None, description="0: requests are never merged")
+    dynamic_batching: DynamicBatchingEntry | bool | None = None
+    instances: Annotated[tuple[InstancesEntry, ...], Field(min_length=1)] | None = None
+    shapes: dict[str, ShapeEntry] = Field({}, description="by the axis's symbol, or tensor.axis")
+    config: dict[str, Any] = Field({}, description="any other ModelConfig field, merged as protobuf")
+    parameters: dict[str, str] = {}
+
+
+class ModelEntry(ModelSettings):
+    """One model."""
+
+    source: str = Field(description="an ONNX file, or a model.py for the python backend")
+    sha256: Sha256 | None = Field(None, description="enforced when given")
+    version: Annotated[int, Field(ge=1, lt=10**18, strict=True)] = 1
+    inputs: dict[str, TensorEntry] = {}
+    outputs: dict[str, TensorEntry] = {}
+    precision: Literal["fp32"] | None = None
+
+
+class ManifestSchema(_Strict):
+    """A whole manifest."""
+
+    triton: Release = Field(description="the NGC release that serves, such as 26.08")
+    repository: str = Field("model_repository", description="where the models are published")
+    defaults: ModelSettings = ModelSettings()
+    models: dict[str, ModelEntry] = Field(min_length=1)
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """A manifest that was read and found right: each entry has the defaults merged in."""
+
+    source: YamlSource
+    triton: str
+    repository: Path
+    models: Mapping[str, ModelEntry]
+
+    def where(self, *key: str | int) -> str:
+        return self.source.where(key)
+
+    def model_path(self, name: str) -> Path:
+        """Return the file that `models.NAME.source` means: relative to the manifest's folder."""
+        text = _expand(self.models[name].source, self.where("models", name, "source"))
+        return self.source.path.parent / text
+
+
+def load_manifest(path: Path) -> Manifest:
+    """Read a manifest. Raises ManifestError with file, line, key and a hint."""
+    source = read_yaml(path)
+    if not isinstance(source.data, dict):
+        raise ManifestError("a manifest is a mapping with `triton:` and `models:`", where=source.where())
+    _refuse_not_built(source)
+    schema = _validated(source)
+    _check_release(source, schema.triton)
+    _check_names(source, list(schema.models))
+    repository = _expand(schema.repository, source.where(("repository",)))
+    models = {name: _merged(source, name) for name in schema.models}
+    return Manifest(source, schema.triton, Path(os.path.normpath(path.parent / repository)), models)
+
+
+def _validated(source: YamlSource) -> ManifestSchema:
+    try:
+        return ManifestSchema.model_validate(source.data)
+    except ValidationError as error:
+        raise _as_manifest_error(source, error) from None
+
+
+def _as_manifest_error(source: YamlSource, error: ValidationError) -> ManifestError:
+    first = error.errors()[0]
+    key = _user_key(first["loc"], source)
+    if first["type"] == "extra_forbidden":
+        name = str(key[-1])
+        close = difflib.get_close_matches(name, _fields_at(key[:-1]), n=1, cutoff=0.6)
+        known = ", ".join(_fields_at(key[:-1]))
+        hint = f"did you mean {close[0]!r}?" if close else f"known here: {known}"
+        return ManifestError(f"unknown key {name!r}", where=source.where(key), hint=hint)
+    if first["type"] == "missing":
+        return ManifestError(f"{key[-1]!r} is missing", where=source.where(key[:-1]))
+    message = _PLAIN.get(first["type"]) or first["msg"].removeprefix("Value error, ")
+    message = message[:1].lower() + message[1:]
+    value = first.get("input")
+    if first["type"] not in ("value_error", "too_short") and not isinstance(value, dict | list | tuple):
+        shown = value.text if isinstance(value, PlainFloat) else value
+        message = f"{message}, not {shown!r}"
+    return ManifestError(message, where=source.where(key))
+
+
+def _user_key(loc: Sequence[str | int], source: YamlSource) -> tuple[str | int, ...]:
+    """Return pydantic's location without the union branches that it inserts."""
+    key: tuple[str | int, ...] = ()
+    for index, part in enumerate(loc):
+        last = index == len(loc) - 1
+        if (*key, part) in source.lines or (last and not _is_branch(part)):
+            key = (*key, part)
+    return key
+
+
+def _is_branch(part: str | int) -> bool:
+    names = ("bool", "int", "float", "str", "none", "literal", "tuple", "DynamicBatchingEntry")
+    return isinstance(part, str) and part.split("[")[0] in names
+
+
+def _fields_at(key: Sequence[str | int]) -> list[str]:
+    """Return the keys that the schema knows at a key path."""
+    kind: Any = ManifestSchema
+    for part in key:
+        kind = _model_of(kind.model_fields[part].annotation) if _knows(kind, part) else _model_of(kind)
+    return list(kind.model_fields) if hasattr(kind, "model_fields") else []
+
+
+def _knows(kind: Any, part: str | int) -> bool:
+    return part in getattr(kind, "model_fields", {})
+
+
+def _model_of(annotation: Any) -> Any:
+    """Return the pydantic model inside `dict[str, M]`, `tuple[M, ...]` or `M | …`; mappings of models stay put."""
+    if isinstance(annotation, type) and hasattr(annotation, "model_fields"):
+        return annotation
+    origin = typing.get_origin(annotation)
+    if origin in (typing.Union, types.UnionType, Annotated, dict, tuple):
+        for inner in typing.get_args(annotation):
+            found = _model_of(inner)
+            if hasattr(found, "model_fields"):
+                return found
+    return annotation
+
+
+def _refuse_not_built(source: YamlSource) -> None:
+    models = source.data.get("models")
+    for name, entry in models.items() if isinstance(models, dict) else ():
+        for key in _NOT_BUILT.keys() & (entry.keys() if isinstance(entry, dict) else set()):
+            if not (key == "precision" and entry[key] == "fp32"):
+                raise ManifestError(_NOT_BUILT[key], where=source.where(("models", name, key)), hint="remove it")
+
+
+def _check_release(source: YamlSource, release: str) -> None:
+    if release not in RELEASES:
+        close = difflib.get_close_matches(release, RELEASES, n=1)
+        hint = f"did you mean {close[0]!r}?" if close else f"from {min(RELEASES)} to {max(RELEASES)}"
+        where = source.where(("triton",))
+        raise ManifestError(f"{release!r} is not a Triton release that repogen knows", where=where, hint=hint)
+
+
+def _check_names(source: YamlSource, names: Sequence[str]) -> None:
+    folded: dict[str, str] = {}
+    for name in names:
+        where = source.where(("models", name))
+        if not _NAME.match(name) or name.endswith(".") or name.split(".")[0].lower() in _RESERVED:
+            hint = "letters, digits, '.', '_' and '-', at most 128, starting with a letter or digit"
+            raise ManifestError(f"{name!r} cannot be a model's name", where=where, hint=hint)
+        other = folded.setdefault(name.casefold(), name)
+        if other != name:
+            message = f"{name!r} and {other!r} are the same folder where case does not count"
+            raise ManifestError(message, where=where, hint="rename one of them")
+
+
+def _merged(source: YamlSource, name: str) -> ModelEntry:
+    """Return the entry with the defaults under it, merged as written and validated again as one."""
+    defaults = source.data.get("defaults") or {}
+    entry = ModelEntry.model_validate(_deep(defaults, source.data["models"][name]))
+    if entry.backend in ("tensorrt", "ensemble"):
+        where = source.where(("models", name, "backend"))
+        hint = "use backend: onnxruntime or python until then"
+        raise ManifestError(f"backend {entry.backend!r} is not built yet", where=where, hint=hint)
+    return entry
+
+
+def _deep(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+    result = dict(base)
+    for key, value in over.items():
+        both = isinstance(value, dict) and isinstance(result.get(key), dict)
+        result[key] = _deep(result[key], value) if both else value
+    return result
+
+
+def _expand(text: str, where: str) -> str:
+    """Replace `${NAME}` by the environment's value; the value itself never reaches a message."""
+
+    def value(match: "re.Match[str]") -> str:
+        if match[1] not in os.environ:
+            raise ManifestError(f"the environment has no {match[1]}", where=where)
+        return os.environ[match[1]]
+
+    return re.sub(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}", value, text)
