@@ -6,7 +6,7 @@ import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, is_dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 _COLOURS = {"green": 32, "red": 31, "yellow": 33, "dim": 2, "bold": 1, "cyan": 36}
 
@@ -19,9 +19,14 @@ class Console:
         self.quiet = quiet
         self.verbose = verbose
 
+    @property
+    def stream(self) -> TextIO:
+        """Where results for people go."""
+        return sys.stderr if self.as_json else sys.stdout
+
     def say(self, text: str = "") -> None:
         """Print a result for people."""
-        print(text, file=sys.stderr if self.as_json else sys.stdout, flush=True)
+        print(text, file=self.stream, flush=True)
 
     def note(self, text: str) -> None:
         """Print progress: to stderr, never with -q."""
@@ -40,7 +45,7 @@ class Console:
 
     def paint(self, text: str, colour: str, stream: Any = None) -> str:
         """Colour `text` where a person reads it on a terminal that has not asked otherwise (NO_COLOR)."""
-        stream = stream or (sys.stderr if self.as_json else sys.stdout)
+        stream = stream or self.stream
         if os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb" or not stream.isatty():
             return text
         return f"\x1b[{_COLOURS[colour]}m{text}\x1b[0m"

@@ -13,7 +13,7 @@ RUNNER = TEMPLATES / "embedded" / "model.py"
 
 def embed(model: ServedModel, *, cpus: int) -> ServedModel:
     """Return the stand-in of `model` on `cpus` cores: names, tensors and batching are the same."""
-    instances = tuple(Instances(kind="cpu", count=group.count * max(1, len(group.gpus))) for group in model.instances)
+    instances = tuple(Instances(kind="cpu", count=group.count) for group in model.instances)
     if model.backend == "python":
         return replace(model, instances=instances)
     executions = sum(group.count for group in instances) or 1

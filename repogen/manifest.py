@@ -176,7 +176,8 @@ def _validated(source: YamlSource) -> ManifestSchema:
 
 
 def _as_manifest_error(source: YamlSource, error: ValidationError) -> ManifestError:
-    first = error.errors()[0]
+    # A misspelt key first: what it leaves missing is only its shadow.
+    first = min(error.errors(), key=lambda row: row["type"] != "extra_forbidden")
     key = _user_key(first["loc"], source)
     if first["type"] == "extra_forbidden":
         name = str(key[-1])

@@ -30,8 +30,34 @@ class ExternalFile:
 
 
 @dataclass(frozen=True)
+class CustomOperator:
+    """An operator that ONNX Runtime does not bring along, and how often the graph uses it."""
+
+    domain: str
+    op: str
+    count: int
+
+
+@dataclass(frozen=True)
+class InputHint:
+    """What is known of one input's values: a few of them, a range [low, high), or a file of samples.
+
+    `why` says where the knowledge comes from, for people; "" when the manifest says it.
+    """
+
+    values: tuple[float | int | str | bool, ...] = ()
+    range: tuple[float, float] | None = None
+    file: Path | None = None  # an .npz that holds samples of this input along axis 0
+    why: str = ""
+
+
+@dataclass(frozen=True)
 class Graph:
-    """What an ONNX file says of itself, read without running it."""
+    """What an ONNX file says of itself, read without running it.
+
+    `inputs` are those that a request must carry. An initializer that is also listed as an input is in
+    `defaults`: ONNX Runtime has its value and Triton does not ask for it.
+    """
 
     path: Path
     size: int
@@ -40,25 +66,27 @@ class Graph:
     producer: str
     inputs: tuple[Tensor, ...]
     outputs: tuple[Tensor, ...]
-    operators: Mapping[str, int]
+    operators: Mapping[str, int]  # those in subgraphs and functions included
     external: tuple[ExternalFile, ...] = ()
-
-
-@dataclass(frozen=True)
-class InputHint:
-    """What the manifest says of one input's values: a few of them, or a range [low, high)."""
-
-    values: tuple[float | int | str | bool, ...] = ()
-    range: tuple[float, float] | None = None
+    defaults: tuple[Tensor, ...] = ()
+    unused: tuple[str, ...] = ()  # inputs that no node reads
+    subgraphs: int = 0  # bodies of If, Loop and Scan
+    custom: tuple[CustomOperator, ...] = ()
+    data_dependent: tuple[str, ...] = ()  # operators whose output's size depends on values, as "NonZero 'name'"
+    shape_inputs: Mapping[str, str] = field(default_factory=dict)  # inputs whose values become shapes: by what
+    random: tuple[str, ...] = ()  # operators that answer differently each time
+    beyond_fp16: tuple[tuple[str, float], ...] = ()  # constants that FP16 cannot hold: the name, the worst value
+    branches: tuple[str, ...] = ()  # sentences on If nodes whose branches differ in rank or type
+    hints: Mapping[str, InputHint] = field(default_factory=dict)  # what the graph tells of its inputs' values
 
 
 @dataclass(frozen=True)
 class Proof:
     """Whether requests may be merged on axis 0, found by running the model.
 
-    `batchable` is None when the model could not be run. `reason` is one sentence for people. `inputs` and
+    `batchable` is None when that could not be found out. `reason` is one sentence for people. `inputs` and
     `outputs` are the tensors as ONNX Runtime sees them (its own shape inference applied). `sizes` holds the
-    size that each free axis had in the runs.
+    size that each free axis had in the runs. `refused` says why ONNX Runtime does not open the model at all.
     """
 
     batchable: bool | None
@@ -67,6 +95,10 @@ class Proof:
     outputs: tuple[Tensor, ...] = ()
     sizes: Mapping[str, int] = field(default_factory=dict)
     batches: tuple[int, ...] = ()
+    refused: str = ""
+    peak_memory: int = 0  # bytes, of the process that ran the model
+    hints: Mapping[str, InputHint] = field(default_factory=dict)  # the values of inputs with which it ran
+    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

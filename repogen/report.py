@@ -1,19 +1,12 @@
-"""Results of load tests as text for people, and as JSON for programs."""
+"""Results of load tests as text for people."""
 
-import json
 from collections.abc import Sequence
-from dataclasses import asdict
 from typing import TextIO
 
 from repogen.load.metrics import Result
 
 _PIPE_WIDTH = 160
 """Columns where there is no terminal to ask."""
-
-
-def as_json(results: Sequence[Result]) -> str:
-    """Return one JSON document: latencies in milliseconds, rates per second."""
-    return json.dumps({"results": [asdict(result) for result in results]}, indent=2)
 
 
 def as_text(results: Sequence[Result], stream: TextIO) -> None:

@@ -85,13 +85,11 @@ def find_runtime(python: Path | None = None) -> Runtime:
 def _probe(python: Path) -> Mapping[str, Any]:
     try:
         done = subprocess.run(
-            [str(python), "-c", _PROBE],
+            [str(python), "-I", "-c", _PROBE],  # isolated, as the stub is: no PYTHONPATH, no user site
             capture_output=True,
             text=True,
             timeout=60,
             check=True,
-            cwd="/",  # or a file of the user's could be imported in place of a package
-            env={name: value for name, value in os.environ.items() if name != "PYTHONHOME"},
         )
         facts: Mapping[str, Any] = json.loads(done.stdout.splitlines()[-1])
     except (OSError, subprocess.SubprocessError, IndexError, ValueError) as error:

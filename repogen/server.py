@@ -74,8 +74,8 @@ class Embedded:
         return triton_log.reasons(self.log_text())
 
 
-class _PortTaken(Exception):  # noqa: N818 - caught here, never seen
-    pass
+class _PortTaken(Exception):
+    """A port was free when we looked and is not any more."""
 
 
 @contextmanager
@@ -192,10 +192,8 @@ def _environment(runtime: Runtime, scratch: Path) -> list[str]:
         (programs / "python3").symlink_to(runtime.python)
     return [
         "/usr/bin/env",
-        "--unset=PYTHONHOME",
         f"PATH={programs}:{os.environ.get('PATH', os.defpath)}",
         f"LD_LIBRARY_PATH={runtime.libraries}:{libraries}",
-        "PYTHONDONTWRITEBYTECODE=1",  # a folder written in the repository looks like a change to Triton
     ]
 
 

@@ -169,8 +169,7 @@ def merged(feeds: list[dict[str, Any]]) -> dict[str, Any]:
     if len(feeds) == 1:
         return first
     return {
-        name: np.concatenate([feed[name] for feed in feeds]) if value.ndim else value
-        for name, value in first.items()
+        name: np.concatenate([feed[name] for feed in feeds]) if value.ndim else value for name, value in first.items()
     }
 
 

@@ -63,10 +63,7 @@ def test_wrong_answers_are_found(infer, capsys):
         outputs = infer(model, inputs)
         if model == "silero_vad":
             return {"output": np.zeros((1, 1), np.float32), "stateN": outputs["stateN"]}
-        return {
-            name: np.roll(value, 1, axis=-1) if model != "text_det" else value
-            for name, value in outputs.items()
-        }
+        return {name: np.roll(value, 1, axis=-1) if model != "text_det" else value for name, value in outputs.items()}
 
     wrong = answers.ask(liar)
     assert [sentence.partition(":")[0] for sentence in wrong[:3]] == ["sign.png", "sign.png", "speech.wav"]

@@ -106,9 +106,7 @@ def test_pip_finds_a_wheel_by_its_own_configuration(tmp_path, monkeypatch):
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     monkeypatch.setenv("PIP_FIND_LINKS", str(shelf))
     assert pip_download("one==1.0", inbox).name == "one-1.0-py3-none-any.whl"
-    with pytest.raises(
-        FetchError, match=r"^two==2.0: pip could not download it: No matching distribution"
-    ) as caught:
+    with pytest.raises(FetchError, match=r"^two==2.0: pip could not download it: No matching distribution") as caught:
         pip_download("two==2.0", inbox.parent / "empty")
     assert "\n" not in str(caught.value)
 

@@ -1,0 +1,47 @@
+"""Imports point one way: a module may import only modules of its own row or of rows above it."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).parents[1] / "repogen"
+LAYERS = (
+    "errors assets dtypes units model releases backends_data guard",
+    "cache files yaml_source samples",
+    "manifest onnx_graph proof proving",
+    "pbtxt intent render",
+    "repository plan desired embedded",
+    "check",
+    "publish runtime triton_log server triton endpoint",
+    "load verify report",
+    "console commands cli __main__ __init__",
+)
+RANK = {name: rank for rank, layer in enumerate(LAYERS) for name in layer.split()}
+
+
+def imported(path: Path) -> set[str]:
+    names: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            names |= {node.module} | {f"{node.module}.{alias.name}" for alias in node.names}
+    return {name.split(".")[1] for name in names if name.startswith("repogen.")} & RANK.keys()
+
+
+@pytest.mark.parametrize("path", sorted(PACKAGE.rglob("*.py")), ids=lambda path: path.relative_to(PACKAGE).as_posix())
+def test_imports_point_down(path):
+    own = path.relative_to(PACKAGE).parts[0].removesuffix(".py")
+    assert own in RANK, f"{own} has no place in LAYERS"
+    upward = {name for name in imported(path) if RANK[name] > RANK[own]}
+    assert not upward
+
+
+def test_only_the_edge_knows_the_command_line():
+    for path in PACKAGE.rglob("*.py"):
+        own = path.relative_to(PACKAGE).parts[0].removesuffix(".py")
+        if own not in ("cli", "commands", "console"):
+            text = path.read_text()
+            assert "import click" not in text, path
+            assert "repogen.console" not in text, path
