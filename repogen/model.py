@@ -153,6 +153,16 @@ class ModelFile:
 
 
 @dataclass(frozen=True)
+class PendingBuild:
+    """A file of the version folder that must be built first: `key` is the sha256 of all that decides it."""
+
+    name: str  # as in the version folder: model.plan
+    key: str
+    what: str  # for people: `TensorRT 10.16, sm_90, fp16, batch 1..32`
+    reason: str  # why it is not there: `never built`, `the cached one is corrupt`
+
+
+@dataclass(frozen=True)
 class ServedModel:
     """Everything that decides one model's folder in the repository."""
 
@@ -165,6 +175,7 @@ class ServedModel:
     instances: tuple[Instances, ...]
     dynamic_batching: DynamicBatching | None
     files: tuple[ModelFile, ...]
+    pending: tuple[PendingBuild, ...] = ()  # files that a sync builds before it publishes
     version: int = 1
     parameters: Mapping[str, str] = field(default_factory=dict)
     config: Mapping[str, Any] = field(default_factory=dict)  # other ModelConfig fields, merged as protobuf
