@@ -31,10 +31,10 @@ def copy_synced(source: Path, target: Path) -> None:
         _finish(write)
 
 
-def write_synced(target: Path, text: str) -> None:
-    """Write a new text file, mode 0644 whatever the umask, and force it to the disk."""
+def write_synced(target: Path, content: bytes) -> None:
+    """Write a new file, mode 0644 whatever the umask, and force it to the disk."""
     with target.open("xb") as write:
-        write.write(text.encode())
+        write.write(content)
         _finish(write)
 
 

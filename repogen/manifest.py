@@ -11,9 +11,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import (
-    BaseModel,
     BeforeValidator,
-    ConfigDict,
     Field,
     NonNegativeInt,
     PositiveInt,
@@ -24,10 +22,17 @@ from pydantic import (
 
 from repogen.errors import ManifestError
 from repogen.releases import RELEASES
-from repogen.units import microseconds
+from repogen.settings_schema import (
+    DynamicBatchingEntry,
+    InstancesEntry,
+    MetricEntry,
+    OptimizationEntry,
+    SequenceBatchingEntry,
+    Strict,
+    VersionsEntry,
+)
 from repogen.yaml_source import PlainFloat, YamlSource, read_yaml
 
-Duration = Annotated[int, BeforeValidator(microseconds), Field(json_schema_extra={"examples": ["2ms", "500us"]})]
 Release = Annotated[str, BeforeValidator(lambda value: getattr(value, "text", value))]
 Sha256 = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
 TritonType = Annotated[str, StringConstraints(pattern=r"^(TYPE_)?[A-Z0-9]+$")]
@@ -62,26 +67,7 @@ _PLAIN = {  # pydantic's error types in words for people who do not know pydanti
 }
 
 
-class _Strict(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-class DynamicBatchingEntry(_Strict):
-    """Triton's dynamic batcher."""
-
-    max_queue_delay: Duration = Field(0, description="how long a request may wait for others")
-    preferred_batch_size: tuple[PositiveInt, ...] = Field((), description="sizes to send at once when reached")
-
-
-class InstancesEntry(_Strict):
-    """One instance group."""
-
-    kind: Literal["cpu", "gpu", "auto"] | None = None
-    count: PositiveInt = Field(1, description="executions side by side; on GPUs, on each of them")
-    gpus: tuple[NonNegativeInt, ...] = ()
-
-
-class ShapeEntry(_Strict):
+class ShapeEntry(Strict):
     """The sizes of one free axis."""
 
     min: PositiveInt
@@ -95,25 +81,33 @@ class ShapeEntry(_Strict):
         return self
 
 
-class TensorEntry(_Strict):
+class TensorEntry(Strict):
     """What is said of one tensor: required for a Python model, checked against the graph for an ONNX one."""
 
     dtype: TritonType | None = None
     dims: tuple[int, ...] | None = None
     values: tuple[int | float | bool | str, ...] = Field((), description="values to choose from in test requests")
     range: tuple[float, float] | None = Field(None, description="[low, high) of values in test requests")
+    labels: str | None = Field(None, description="outputs: a text file with the name of each class, one a line")
 
 
-class ModelSettings(_Strict):
+class ModelSettings(Strict):
     """What `defaults` and every model may say."""
 
     backend: Literal["onnxruntime", "python", "tensorrt", "ensemble"] | None = None
     max_batch_size: NonNegativeInt | None = Field(None, description="0: requests are never merged")
     dynamic_batching: DynamicBatchingEntry | bool | None = None
+    sequence_batching: SequenceBatchingEntry | None = None
     instances: Annotated[tuple[InstancesEntry, ...], Field(min_length=1)] | None = None
     shapes: dict[str, ShapeEntry] = Field({}, description="by the axis's symbol, or tensor.axis")
     config: dict[str, Any] = Field({}, description="any other ModelConfig field, merged as protobuf")
-    parameters: dict[str, str] = {}
+    parameters: dict[str, str] = Field({})
+    warmup: Literal["auto"] | None = Field(None, description="auto: one sample for each size that is batched to")
+    response_cache: bool = Field(False, description="needs a server with a cache")
+    decoupled: bool = Field(False, description="a request may have any number of answers")
+    optimization: OptimizationEntry | None = None
+    versions: VersionsEntry | None = Field(None, description="which versions are served; by default the latest")
+    metrics: tuple[MetricEntry, ...] = Field((), description="buckets of Triton's histograms")
 
 
 class ModelEntry(ModelSettings):
@@ -122,12 +116,13 @@ class ModelEntry(ModelSettings):
     source: str = Field(description="an ONNX file, or a model.py for the python backend")
     sha256: Sha256 | None = Field(None, description="enforced when given")
     version: Annotated[int, Field(ge=1, lt=10**18, strict=True)] = 1
-    inputs: dict[str, TensorEntry] = {}
-    outputs: dict[str, TensorEntry] = {}
+    inputs: dict[str, TensorEntry] = Field({})
+    outputs: dict[str, TensorEntry] = Field({})
+    samples: str | None = Field(None, description="an .npz with samples of the inputs, for the proof, verify and bench")
     precision: Literal["fp32"] | None = None
 
 
-class ManifestSchema(_Strict):
+class ManifestSchema(Strict):
     """A whole manifest."""
 
     triton: Release = Field(description="the NGC release that serves, such as 26.08")

@@ -114,6 +114,7 @@ class ServedTensor:
     scalar: bool = False
     labels: tuple[str, ...] = ()  # one a dim; "" where the dim is literal
     reshape: tuple[int, ...] | None = None  # the shape that the model has, where clients see `dims` instead
+    label_filename: str = ""
 
 
 @dataclass(frozen=True)
@@ -129,9 +130,10 @@ class ShapeRange:
 class Instances:
     """One instance group: `count` executions side by side, on each of `gpus` where the kind is gpu."""
 
-    kind: str  # cpu | gpu | auto
+    kind: str  # cpu | gpu | auto | model
     count: int
     gpus: tuple[int, ...] = ()
+    more: Mapping[str, Any] = field(default_factory=dict)  # other fields of ModelInstanceGroup, as JSON
 
 
 @dataclass(frozen=True)
@@ -150,6 +152,14 @@ class ModelFile:
     source: Path
     sha256: str
     size: int
+
+
+@dataclass(frozen=True)
+class ExtraFile:
+    """A small file beside the version folder, by its path in the model's folder: labels, warm-up data."""
+
+    name: str
+    content: bytes
 
 
 @dataclass(frozen=True)
@@ -176,6 +186,7 @@ class ServedModel:
     dynamic_batching: DynamicBatching | None
     files: tuple[ModelFile, ...]
     pending: tuple[PendingBuild, ...] = ()  # files that a sync builds before it publishes
+    extra_files: tuple[ExtraFile, ...] = ()
     version: int = 1
     parameters: Mapping[str, str] = field(default_factory=dict)
     config: Mapping[str, Any] = field(default_factory=dict)  # other ModelConfig fields, merged as protobuf

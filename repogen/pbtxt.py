@@ -14,7 +14,7 @@ from repogen.model import ServedModel, ServedTensor
 
 FINGERPRINT = "repogen_fingerprint"
 """The parameter that ties a config to the files beside it."""
-_KIND = {"cpu": "KIND_CPU", "gpu": "KIND_GPU", "auto": "KIND_AUTO"}
+_KIND = {"cpu": "KIND_CPU", "gpu": "KIND_GPU", "auto": "KIND_AUTO", "model": "KIND_MODEL"}
 _MODEL_FILE = {"onnxruntime": "model.onnx", "python": "model.py"}
 
 
@@ -67,7 +67,8 @@ def intended(model: ServedModel, fingerprint: str, where: str = "") -> Any:
         for tensor in tensors:
             _fill_tensor(part.add(), tensor)
     for group in model.instances:
-        config.instance_group.add(kind=_KIND[group.kind], count=group.count, gpus=group.gpus)
+        filled = config.instance_group.add(kind=_KIND[group.kind], count=group.count, gpus=group.gpus)
+        json_format.ParseDict(dict(group.more), filled)
     if model.dynamic_batching is not None:
         config.dynamic_batching.SetInParent()
         config.dynamic_batching.max_queue_delay_microseconds = model.dynamic_batching.max_queue_delay
@@ -86,6 +87,8 @@ def _fill_tensor(field: Any, tensor: ServedTensor) -> None:
     field.name = tensor.name
     field.data_type = schema().DataType.Value(tensor.dtype)
     field.dims.extend(tensor.dims)
+    if tensor.label_filename:
+        field.label_filename = tensor.label_filename
     if tensor.reshape is not None:
         field.reshape.SetInParent()
         field.reshape.shape.extend(tensor.reshape)

@@ -45,12 +45,15 @@ def write_model(model: ServedModel, config: str, folder: Path) -> None:
     """Write one model's folder, new and complete: folders 0755, files 0644, all forced to the disk."""
     folders = {folder, folder / str(model.version)}
     folders |= {(folder / str(model.version) / file.name).parent for file in model.files}
+    folders |= {(folder / file.name).parent for file in model.extra_files}
     for path in sorted(folders):
         path.mkdir(mode=0o755, parents=True, exist_ok=True)
         path.chmod(0o755)
     for file in model.files:
         copy_synced(file.source, folder / str(model.version) / file.name)
-    write_synced(folder / "config.pbtxt", config)
+    for extra in model.extra_files:
+        write_synced(folder / extra.name, extra.content)
+    write_synced(folder / "config.pbtxt", config.encode())
     for path in sorted(folders, reverse=True):
         sync_folder(path)
 

@@ -55,7 +55,7 @@ def test_an_unquoted_release_is_read_as_written(tmp_path):
         ("  b:", f"  {'x' * 129}:", "cannot be a model's name"),
         ("  b:", "  A:", "'A' and 'a' are the same folder"),
         ("[4]", "[0]", r":8 models.a.dynamic_batching.preferred_batch_size\[0\]: must be at least 1, not 0"),
-        ("kind: cpu", "kind: tpu", r"\.kind: input should be 'cpu', 'gpu' or 'auto', not 'tpu'"),
+        ("kind: cpu", "kind: tpu", r"\.kind: input should be 'cpu', 'gpu', 'auto' or 'model', not 'tpu'"),
         ("[{kind: cpu}]", "[]", r":4 defaults.instances: must not be empty"),
         ("source: b.onnx", "sauce: b.onnx", r"did you mean 'source'"),
         ("    source: b.onnx\n", "    backend: python\n", r":9 models.b: 'source' is missing"),

@@ -1,0 +1,51 @@
+"""Warm-up requests for a model: one for each size that Triton batches to, with concrete shapes. Pure."""
+
+from dataclasses import replace
+from typing import Any
+
+from repogen.model import ExtraFile, InputHint, ServedModel, ServedTensor
+from repogen.samples import shape_of, values
+
+_FOLDER = "warmup"  # where Triton looks for a model's input_data_file
+
+
+def warmed(model: ServedModel) -> ServedModel:
+    """Return `model` with `model_warmup` for batch 1, each preferred size and the maximum.
+
+    Inputs of which values are known (given, or found in the graph) get a file of such values, since zeros or
+    noise could be refused by the model itself, which fails the load; the others are zero.
+    """
+    inputs: dict[str, Any] = {}
+    files: list[ExtraFile] = []
+    for index, tensor in enumerate(model.inputs):
+        fields, file = _input(model, tensor, f"input_{index}")
+        inputs[tensor.name] = fields
+        files += [file] if file else []
+    samples = [{"name": f"batch {size}", "batch_size": size, "inputs": inputs} for size in _sizes(model)]
+    return replace(model, config={"model_warmup": samples, **model.config}, extra_files=(*model.extra_files, *files))
+
+
+def _sizes(model: ServedModel) -> list[int]:
+    preferred = model.dynamic_batching.preferred_batch_size if model.dynamic_batching else ()
+    return sorted({1, *preferred, max(model.max_batch_size, 1)})
+
+
+def _input(model: ServedModel, tensor: ServedTensor, name: str) -> tuple[dict[str, Any], ExtraFile | None]:
+    import numpy as np
+
+    shape = shape_of(tensor, 1, max_batch_size=model.max_batch_size, shapes=model.shapes)
+    dims = list(shape[1:] if model.max_batch_size else shape)
+    fields: dict[str, Any] = {"data_type": tensor.dtype, "dims": dims}
+    hint = model.hints.get(tensor.name, InputHint())
+    if hint == InputHint() and tensor.dtype != "TYPE_STRING":
+        return {**fields, "zero_data": True}, None
+    array = values(tensor.dtype, tuple(dims), hint, rng=np.random.default_rng(0))
+    return {**fields, "input_data_file": name}, ExtraFile(f"{_FOLDER}/{name}", _wire(array))
+
+
+def _wire(array: Any) -> bytes:
+    """Return the bytes that a request would carry: each string after its length."""
+    if array.dtype != object:
+        return bytes(array.tobytes())
+    strings = (item if isinstance(item, bytes) else str(item).encode() for item in array.ravel())
+    return b"".join(len(item).to_bytes(4, "little") + item for item in strings)

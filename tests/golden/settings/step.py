@@ -1,0 +1,1 @@
+# a Triton Python backend model would stand here
