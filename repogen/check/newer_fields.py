@@ -1,0 +1,49 @@
+"""The fields of ModelConfig that older servers do not know, and refuse the whole file for."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class NewField:
+    """`since` is the first Triton that knows the field; `confidence` is `tried` where 2.51 itself was asked."""
+
+    message: str
+    name: str
+    since: tuple[int, int]
+    confidence: str
+
+
+NEW_FIELDS = (
+    NewField("ModelConfig", "model_metrics", (2, 54), "inferred; tried: 2.51 refuses it"),
+    NewField("ModelEnsembling", "max_inflight_requests", (2, 64), "inferred; tried: 2.51 refuses it"),
+    NewField("ModelSequenceBatching.State", "use_growable_memory", (2, 50), "inferred; tried: 2.51 knows it"),
+    NewField("ModelInput", "is_non_linear_format_io", (2, 48), "inferred; tried: 2.51 knows it"),
+    NewField("ModelOutput", "is_non_linear_format_io", (2, 48), "inferred; tried: 2.51 knows it"),
+)
+_BY_FIELD = {(field.message, field.name): field for field in NEW_FIELDS}
+
+
+def set_fields(message: Any, prefix: str = "") -> Iterator[tuple[str, str, Any, Any]]:
+    """Return (path, message name, field descriptor, value) of every set field, however deep."""
+    kind = message.DESCRIPTOR.full_name.removeprefix("inference.")
+    for field, value in message.ListFields():
+        path = f"{prefix}{field.name}"
+        yield path, kind, field, value
+        for index, item in enumerate(_messages(field, value)):
+            inner = path if not field.is_repeated else f"{path}[{index}]"
+            yield from set_fields(item, f"{inner}.")
+
+
+def new_field(message: str, name: str) -> NewField | None:
+    return _BY_FIELD.get((message, name))
+
+
+def _messages(field: Any, value: Any) -> list[Any]:
+    if field.message_type is None:
+        return []
+    if field.message_type.GetOptions().map_entry:
+        inner = field.message_type.fields_by_name["value"].message_type
+        return list(value.values()) if inner is not None else []
+    return list(value) if field.is_repeated else [value]
