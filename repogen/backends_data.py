@@ -1,38 +1,5 @@
 """What the backends of a Triton release accept, as data."""
 
-from dataclasses import dataclass, replace
-
-from repogen.releases import RELEASES, Release
-
-
-@dataclass(frozen=True)
-class OnnxLimits:
-    """The newest ONNX that one ONNX Runtime opens: opset of ai.onnx, of ai.onnx.ml, and IR version.
-
-    `confidence` is `measured` where the wheel of that version was tried, `inferred` from its neighbours otherwise.
-    """
-
-    onnxruntime: str
-    opset: int
-    ml_opset: int
-    ir: int
-    confidence: str = "measured"
-
-
-_ONNX_LIMITS = (
-    OnnxLimits("1.15", 19, 3, 9),
-    OnnxLimits("1.16", 19, 3, 9),
-    OnnxLimits("1.17", 20, 4, 9),
-    OnnxLimits("1.18", 21, 5, 10),
-    OnnxLimits("1.19", 21, 5, 10),
-    OnnxLimits("1.20", 21, 5, 10),
-    OnnxLimits("1.21", 22, 5, 10),
-    OnnxLimits("1.22", 22, 5, 10),
-    OnnxLimits("1.23", 23, 5, 11),
-    OnnxLimits("1.24", 25, 5, 13),
-    OnnxLimits("1.27", 26, 5, 13),
-    OnnxLimits("1.28", 26, 5, 13),
-)
 OLDEST_OPSET = 7
 """ONNX Runtime promises nothing for older models: many of their operators have no implementation."""
 
@@ -62,21 +29,3 @@ BF16_TENSORRT = (2, 47)
 """The first Triton whose tensorrt backend carries BF16."""
 IMAGES_WITHOUT_TENSORRT = ("-vllm-python-py3", "-pyt-python-py3", "-py3-min", "-py3-sdk")
 """Variants of a release's image that have no tensorrt backend."""
-
-
-def onnx_limits(release: Release) -> OnnxLimits | None:
-    """Return what the ONNX Runtime of `release` opens; that of the last release before it where it is not known."""
-    known = [row.onnxruntime for row in RELEASES.values() if row.ngc <= release.ngc and row.onnxruntime]
-    if not known:
-        return None
-    wanted = _minor(known[-1])
-    rows = [row for row in _ONNX_LIMITS if _minor(row.onnxruntime) <= wanted]
-    if not rows:
-        return None
-    exact = release.onnxruntime and _minor(rows[-1].onnxruntime) == wanted
-    return rows[-1] if exact else replace(rows[-1], onnxruntime=known[-1], confidence="inferred")
-
-
-def _minor(version: str) -> tuple[int, int]:
-    major, minor, *_ = version.split(".")
-    return int(major), int(minor)

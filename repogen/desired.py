@@ -8,29 +8,41 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
+from repogen.child import MEMORY
+from repogen.class_labels import with_labels
 from repogen.errors import ManifestError, ModelError
 from repogen.files import model_file
-from repogen.intent import decide_onnx, decide_python
+from repogen.intent import DEFAULT_MAX_BATCH, decide_onnx, decide_python
+from repogen.lowered import Prepared, in_precision
 from repogen.manifest import Manifest, ModelEntry, load_manifest
 from repogen.model import Graph, InputHint, ModelFile, Proof, ServedModel, ShapeRange
-from repogen.onnx_graph import read_graph, refuse_what_is_not_onnx
+from repogen.onnx_graph import read_graph, refuse_what_is_not_onnx, with_weights
+from repogen.plan_models import as_plan
 from repogen.proof import prove
+from repogen.releases import RELEASES, Release
+from repogen.sample_file import sample_hints
+from repogen.servable import advice, refuse_newer_than, refuse_unservable
+from repogen.warmup import warmed
 
 Progress = Callable[[str], None]
 
 
-def desired_models(path: Path, *, jobs: int = 2, progress: Progress = lambda _: None) -> tuple[ServedModel, ...]:
+def desired_models(
+    path: Path, *, jobs: int = 2, progress: Progress = lambda _: None, memory: int = MEMORY
+) -> tuple[ServedModel, ...]:
     """Return what the manifest at `path` wants served, in its order.
 
     Raises ManifestError and ModelError; the first in the manifest's order when there are several.
     """
-    return models_of(load_manifest(path), jobs=jobs, progress=progress)
+    return models_of(load_manifest(path), jobs=jobs, progress=progress, memory=memory)
 
 
-def models_of(manifest: Manifest, *, jobs: int = 2, progress: Progress = lambda _: None) -> tuple[ServedModel, ...]:
+def models_of(
+    manifest: Manifest, *, jobs: int = 2, progress: Progress = lambda _: None, memory: int = MEMORY
+) -> tuple[ServedModel, ...]:
     """Return what a manifest wants served, in its order, `jobs` models at a time."""
     with ThreadPoolExecutor(max_workers=jobs) as pool:
-        return tuple(pool.map(partial(_one, manifest, progress), manifest.models))
+        return tuple(pool.map(partial(_one, manifest, progress, memory), manifest.models))
 
 
 def chosen(
@@ -38,42 +50,93 @@ def chosen(
 ) -> tuple[Path, tuple[ServedModel, ...]]:
     """Return the repository of the manifest at `path`, and those of its models that `only` names (none: all)."""
     manifest = load_manifest(path)
-    for name in only:
-        if name not in manifest.models:
-            hint = f"it has {', '.join(manifest.models)}"
-            raise ManifestError(f"there is no model {name!r}", where=manifest.where("models"), hint=hint)
+    refuse_unknown(manifest, only)
     wanted = {name: entry for name, entry in manifest.models.items() if name in only or not only}
     return manifest.repository, models_of(replace(manifest, models=wanted), jobs=jobs, progress=progress)
 
 
-def read_and_prove(path: Path, entry: ModelEntry | None = None) -> tuple[Graph, Proof, tuple[ModelFile, ...]]:
-    """Return the facts of one ONNX file: what it declares, what was proved of it, and its files."""
+def refuse_unknown(manifest: Manifest, only: Sequence[str]) -> None:
+    """Raise ManifestError where `only` names a model that the manifest does not have."""
+    for name in only:
+        if name not in manifest.models:
+            hint = f"it has {', '.join(manifest.models)}"
+            raise ManifestError(f"there is no model {name!r}", where=manifest.where("models"), hint=hint)
+
+
+def read_and_prove(
+    path: Path,
+    entry: ModelEntry | None = None,
+    *,
+    samples: Path | None = None,
+    where: Callable[..., str] = lambda *_: "",
+    check: Callable[[Graph], None] = lambda _: None,
+    memory: int = MEMORY,
+) -> tuple[Graph, Proof, tuple[ModelFile, ...]]:
+    """Return the facts of one ONNX file: what it declares, what was proved of it, and its files.
+
+    `samples` is an .npz of the user's own inputs; `check` may refuse the graph before it is run; the proof may
+    take `memory` bytes. Raises ModelError, and ManifestError for samples that do not fit.
+    """
     refuse_what_is_not_onnx(path)
     model = model_file("model.onnx", path)
-    graph = read_graph(path, model.sha256)
+    graph = read_graph(path, model.sha256, memory=memory)
+    check(graph)
     files = (model, *(model_file(external.name, path.parent / external.name) for external in graph.external))
     digest = hashlib.sha256("".join(f"{file.name}\0{file.sha256}\0" for file in files).encode()).hexdigest()
+    graph = with_weights(graph, digest, memory=memory)
     hints = {} if entry is None else {
         name: InputHint(said.values, said.range) for name, said in entry.inputs.items() if said.values or said.range
     }  # fmt: skip
+    if samples is not None:
+        hints |= sample_hints(samples, graph.inputs, where("samples"))
     shapes = {} if entry is None else {label: ShapeRange(**span.model_dump()) for label, span in entry.shapes.items()}
-    proof = prove(graph, digest=digest, hints=hints, shapes=shapes)
+    asked = DEFAULT_MAX_BATCH if entry is None or entry.max_batch_size is None else entry.max_batch_size
+    proof = prove(graph, digest=digest, hints=hints, shapes=shapes, max_batch=asked, memory=memory)
+    if not proof.hints:  # it was not run: what is known of the values still stands
+        proof = replace(proof, hints={**graph.hints, **hints})
+    library = entry is not None and "op_library_filename" in (entry.config.get("model_operations") or {})
+    refuse_unservable(graph, proof, operator_library=library)
     return graph, proof, files
 
 
-def _one(manifest: Manifest, progress: Progress, name: str) -> ServedModel:
+def _one(manifest: Manifest, progress: Progress, memory: int, name: str) -> ServedModel:
     entry = manifest.models[name]
     where = partial(_where, manifest, name)
     path = manifest.model_path(name)
+    release = RELEASES[manifest.triton]
+    newer = partial(refuse_newer_than, release, where=manifest.where("triton"))
     progress(name)
     try:
         if (entry.backend or _backend_of(path)) == "python":
-            return decide_python(name, entry, _python_files(path, entry, where), where)
-        graph, proof, files = read_and_prove(path, entry)
+            return _finished(decide_python(name, entry, _python_files(path, entry, where), where), manifest, where)
+        samples = None if entry.samples is None else manifest.source.path.parent / entry.samples
+        check = newer if entry.backend != "tensorrt" else lambda _: None
+        graph, proof, files = read_and_prove(path, entry, samples=samples, where=where, check=check, memory=memory)
     except ModelError as error:
         raise ModelError(f"{error.where} {error.message}", where=where("source"), hint=error.hint) from error
     _check_sha256(entry, files[0], where)
-    return decide_onnx(name, entry, _with_declared(proof, graph), files, where)
+    folder = manifest.source.path.parent
+    made = in_precision(entry, graph, proof, files, folder=folder, where=where, memory=memory)
+    if entry.backend == "tensorrt":
+        model = _gated(_decided(name, entry, made.graph, made.proof, made.files, where, None), made)
+        planned = as_plan(model, manifest, entry, made.graph, release, where, lowering=made.lowering)
+        return _finished(planned, manifest, where)
+    newer(made.graph)
+    model = _gated(_decided(name, entry, made.graph, made.proof, made.files, where, release), made)
+    return _finished(model, manifest, where)
+
+
+def _gated(model: ServedModel, made: Prepared) -> ServedModel:
+    """Add by what the model is judged before it is published, and what was done to its graph."""
+    gate = None if made.gate is None else replace(made.gate, max_batch_size=model.max_batch_size)
+    return replace(model, gate=gate, notes=(*model.notes, made.note) if made.note else model.notes)
+
+
+def _finished(model: ServedModel, manifest: Manifest, where: Callable[..., str]) -> ServedModel:
+    """Add what comes of the model as a whole: labels beside it, and warm-up requests."""
+    entry = manifest.models[model.name]
+    model = with_labels(model, entry, manifest.source.path.parent, where)
+    return warmed(model) if entry.warmup == "auto" else model
 
 
 def _where(manifest: Manifest, name: str, *key: str | int) -> str:
@@ -103,7 +166,24 @@ def served_by_default(path: Path, graph: Graph, proof: Proof, files: tuple[Model
     """Return how an ONNX file would be served by a manifest that says nothing of it but its source."""
     entry = ModelEntry(source=str(path))
     name = re.sub(r"[^A-Za-z0-9._-]+", "_", path.stem).strip("._-") or "model"
-    return decide_onnx(name, entry, _with_declared(proof, graph), files, lambda *_: str(path))
+    return _decided(name, entry, graph, proof, files, lambda *_: str(path), None)
+
+
+def _decided(
+    name: str,
+    entry: ModelEntry,
+    graph: Graph,
+    proof: Proof,
+    files: tuple[ModelFile, ...],
+    where: Callable[..., str],
+    release: Release | None,
+) -> ServedModel:
+    """Return how an ONNX model is served, with what is known of its inputs' values and what people should know."""
+    proof = _with_declared(proof, graph)
+    model = decide_onnx(name, entry, proof, files, where)
+    fixed = frozenset(label for label, span in entry.shapes.items() if span.min == span.max)
+    notes = (*model.notes, *advice(graph, proof, model, release=release, fixed=fixed))
+    return replace(model, hints={**model.hints, **proof.hints}, notes=notes)
 
 
 def _with_declared(proof: Proof, graph: Graph) -> Proof:

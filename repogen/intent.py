@@ -3,9 +3,8 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from repogen.dtypes import BY_TRITON, BY_WIRE
 from repogen.errors import ManifestError
-from repogen.manifest import InstancesEntry, ModelEntry, TensorEntry
+from repogen.manifest import ModelEntry, TensorEntry
 from repogen.model import (
     DynamicBatching,
     InputHint,
@@ -17,6 +16,8 @@ from repogen.model import (
     ShapeRange,
     Tensor,
 )
+from repogen.settings import config_fields, instance_fields, triton_type
+from repogen.settings_schema import InstancesEntry
 
 DEFAULT_MAX_BATCH = 8
 Where = Callable[..., str]
@@ -24,15 +25,18 @@ Where = Callable[..., str]
 
 
 def decide_onnx(name: str, entry: ModelEntry, proof: Proof, files: Sequence[ModelFile], where: Where) -> ServedModel:
-    """Return how an ONNX model is served. Raises ManifestError where the entry asks what the model cannot do."""
+    """Return how an ONNX model is served. Raises ManifestError where the entry asks what the model cannot do.
+
+    For `backend: tensorrt` the settings are that backend's, and `repogen.plan_models` makes a plan of the model.
+    """
     max_batch, note = _max_batch_size(entry, proof, where)
     _check_declared(entry.inputs, proof.inputs, "inputs", where)
     _check_declared(entry.outputs, proof.outputs, "outputs", where)
-    shapes = _shapes(entry, proof, where)
+    shapes = _shapes(entry, proof, max_batch, where)
     return _served(
         name,
         entry,
-        backend="onnxruntime",
+        backend="tensorrt" if entry.backend == "tensorrt" else "onnxruntime",
         max_batch_size=max_batch,
         inputs=tuple(_served_tensor(tensor, batched=max_batch > 0) for tensor in proof.inputs),
         outputs=tuple(_served_tensor(tensor, batched=max_batch > 0) for tensor in proof.outputs),
@@ -82,7 +86,7 @@ def _served(
     note: str,
     where: Where,
 ) -> ServedModel:
-    instances, instance_note = _instances(entry.instances, backend)
+    instances, instance_note = _instances(entry.instances, backend, where)
     notes = (f"max_batch_size {max_batch_size}: {note}", instance_note)
     return ServedModel(
         name=name,
@@ -95,8 +99,9 @@ def _served(
         dynamic_batching=_batching(entry, max_batch_size, note, where),
         files=files,
         version=entry.version,
+        keep_versions=entry.keep_versions,
         parameters=dict(entry.parameters),
-        config=dict(entry.config),
+        config=config_fields(entry, backend=backend, max_batch_size=max_batch_size, where=where),
         shapes=dict(shapes),
         hints={
             key: InputHint(said.values, said.range) for key, said in entry.inputs.items() if said.values or said.range
@@ -122,7 +127,7 @@ def _max_batch_size(entry: ModelEntry, proof: Proof, where: Where) -> tuple[int,
 
 def _batching(entry: ModelEntry, max_batch_size: int, note: str, where: Where) -> DynamicBatching | None:
     said = entry.dynamic_batching
-    if said is False or max_batch_size == 0:
+    if said is False or max_batch_size == 0 or (said is None and entry.sequence_batching is not None):
         if isinstance(said, bool) and said:
             raise ManifestError(f"is asked, but max_batch_size is 0: {note}", where=where("dynamic_batching"))
         return None
@@ -135,30 +140,51 @@ def _batching(entry: ModelEntry, max_batch_size: int, note: str, where: Where) -
     return DynamicBatching(said.max_queue_delay, tuple(sorted(set(said.preferred_batch_size))))
 
 
-def _instances(said: tuple[InstancesEntry, ...] | None, backend: str) -> tuple[tuple[Instances, ...], str]:
+def _instances(
+    said: tuple[InstancesEntry, ...] | None, backend: str, where: Where
+) -> tuple[tuple[Instances, ...], str]:
     default = "cpu" if backend == "python" else "gpu"
     if said is None:
         note = "instances: one a GPU, the default; for a server without GPUs write `instances: [{kind: cpu}]`"
         return (Instances(default, 1),), note if default == "gpu" else ""
     groups = tuple(
-        Instances(group.kind or ("gpu" if group.gpus else default), group.count, group.gpus) for group in said
+        Instances(group.kind or ("gpu" if group.gpus else default), group.count, group.gpus, more)
+        for group, more in zip(said, instance_fields(said, backend, where), strict=True)
     )
     return groups, ""
 
 
-def _shapes(entry: ModelEntry, proof: Proof, where: Where) -> dict[str, ShapeRange]:
-    """Return the range of each free axis: what the entry says, else the one size at which the model was run."""
-    free = list(dict.fromkeys(dim for tensor in proof.inputs for dim in tensor.dims or () if isinstance(dim, str)))
-    aliases = {
-        f"{t.name}.{axis}": dim for t in proof.inputs for axis, dim in enumerate(t.dims or ()) if isinstance(dim, str)
-    }
-    shapes = {label: ShapeRange(size, size, size) for label, size in proof.sizes.items()}
+def _shapes(entry: ModelEntry, proof: Proof, max_batch: int, where: Where) -> dict[str, ShapeRange]:
+    """Return the range of each free axis: what the entry says, else the one size at which the model was run.
+
+    The batch axis is none of them: it goes from 1 to max_batch_size.
+    """
+    axes = [
+        (f"{tensor.name}.{axis}", axis, dim) for tensor in proof.inputs for axis, dim in enumerate(tensor.dims or ())
+    ]
+    free = list(dict.fromkeys(dim for _, _, dim in axes if isinstance(dim, str)))
+    aliases = {alias: dim for alias, _, dim in axes if isinstance(dim, str)}
+    batch = {dim for _, axis, dim in axes if axis == 0 and max_batch}
+    shapes = {label: ShapeRange(size, size, size) for label, size in proof.sizes.items() if label not in batch}
+    shapes |= {alias: ShapeRange(0, 0, 0) for alias, _, dim in axes if dim == 0}
     for label, span in entry.shapes.items():
         if label not in free and label not in aliases and proof.inputs:
             hint = f"free axes: {', '.join(free) or 'none'}"
             raise ManifestError(f"the model has no free axis {label!r}", where=where("shapes", label), hint=hint)
-        shapes[aliases.get(label, label)] = ShapeRange(**span.model_dump())
+        if aliases.get(label, label) in batch:
+            _check_batch_range(ShapeRange(**span.model_dump()), max_batch, where("shapes", label))
+        else:
+            shapes[aliases.get(label, label)] = ShapeRange(**span.model_dump())
     return shapes
+
+
+def _check_batch_range(span: ShapeRange, max_batch: int, where: str) -> None:
+    if span.min != 1:
+        message = f"the batch axis begins at {span.min}, but the batcher may send 1"
+        raise ManifestError(message, where=where, hint="write min: 1, or remove it: it goes from 1 to max_batch_size")
+    if span.max != max_batch:
+        message = f"the batch axis ends at {span.max}, but max_batch_size is {max_batch}"
+        raise ManifestError(message, where=where, hint="remove it: max_batch_size decides")
 
 
 def _served_tensor(tensor: Tensor, *, batched: bool) -> ServedTensor:
@@ -168,11 +194,15 @@ def _served_tensor(tensor: Tensor, *, batched: bool) -> ServedTensor:
     inner = dims[1:] if batched else dims
     if not inner:  # [N]: Triton wants at least one axis beside the batch's
         return ServedTensor(tensor.name, tensor.dtype, (1,), labels=("",), reshape=())
+    # A literal 0 is written as -1, which Triton takes: an empty request then fits.
+    named = [
+        dim if isinstance(dim, str) else f"{tensor.name}.{axis}" if dim == 0 else "" for axis, dim in enumerate(dims)
+    ][len(dims) - len(inner) :]
     return ServedTensor(
         tensor.name,
         tensor.dtype,
         tuple(-1 if isinstance(dim, str) or dim == 0 else dim for dim in inner),
-        labels=tuple(dim if isinstance(dim, str) else "" for dim in inner),
+        labels=tuple(named),
     )
 
 
@@ -211,12 +241,3 @@ def _check_dims(said: Sequence[int], tensor: Tensor, where: str) -> None:
             shown = want if isinstance(want, int) else f"{want} (free, -1)"
             message = f"axis {axis + offset} of {tensor.name!r}: the graph has {shown}, the manifest {have}"
             raise ManifestError(message, where=where, hint="remove dims: they are read from the graph")
-
-
-def triton_type(text: str, where: str) -> str:
-    """Return Triton's name of a data type written as `FP32`, `TYPE_FP32` or `BYTES`."""
-    for candidate in (text, f"TYPE_{text}", BY_WIRE[text].triton if text in BY_WIRE else ""):
-        if candidate in BY_TRITON:
-            return candidate
-    known = ", ".join(name.removeprefix("TYPE_") for name in BY_TRITON)
-    raise ManifestError(f"{text!r} is not a data type of Triton", where=where, hint=known)

@@ -21,8 +21,10 @@ from pydantic import (
 )
 
 from repogen.errors import ManifestError
+from repogen.precision_schema import AccuracyEntry, CalibrationEntry, Precision, PrecisionEntry
 from repogen.releases import RELEASES
 from repogen.settings_schema import (
+    BuildEntry,
     DynamicBatchingEntry,
     InstancesEntry,
     MetricEntry,
@@ -31,9 +33,12 @@ from repogen.settings_schema import (
     Strict,
     VersionsEntry,
 )
+from repogen.tune_schema import TuneEntry
 from repogen.yaml_source import PlainFloat, YamlSource, read_yaml
 
 Release = Annotated[str, BeforeValidator(lambda value: getattr(value, "text", value))]
+Capability = Annotated[Release, StringConstraints(pattern=r"^[1-9]\d?\.\d$")]
+TensorRt = Annotated[Release, StringConstraints(pattern=r"^(rtx|\d+(\.\d+){1,3})$")]
 Sha256 = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
 TritonType = Annotated[str, StringConstraints(pattern=r"^(TYPE_)?[A-Z0-9]+$")]
 _NAME = re.compile(r"^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$")
@@ -44,12 +49,6 @@ _RESERVED = {
     "nul",
     *(f"com{n}" for n in range(1, 10)),
     *(f"lpt{n}" for n in range(1, 10)),
-}
-_NOT_BUILT = {
-    "precision": "only fp32 is built yet",
-    "calibration": "calibration is not built yet",
-    "accuracy": "the accuracy gate is not built yet",
-    "tune": "the tuner is not built yet",
 }
 
 
@@ -91,9 +90,10 @@ class TensorEntry(Strict):
     labels: str | None = Field(None, description="outputs: a text file with the name of each class, one a line")
 
 
-class ModelSettings(Strict):
+class ModelSettings(BuildEntry):
     """What `defaults` and every model may say."""
 
+    gpu: Capability | None = Field(None, description="compute capability of the GPUs that serve it")
     backend: Literal["onnxruntime", "python", "tensorrt", "ensemble"] | None = None
     max_batch_size: NonNegativeInt | None = Field(None, description="0: requests are never merged")
     dynamic_batching: DynamicBatchingEntry | bool | None = None
@@ -116,10 +116,15 @@ class ModelEntry(ModelSettings):
     source: str = Field(description="an ONNX file, or a model.py for the python backend")
     sha256: Sha256 | None = Field(None, description="enforced when given")
     version: Annotated[int, Field(ge=1, lt=10**18, strict=True)] = 1
+    keep_versions: PositiveInt = Field(2, description="version folders that stay side by side, the new one included")
     inputs: dict[str, TensorEntry] = Field({})
     outputs: dict[str, TensorEntry] = Field({})
     samples: str | None = Field(None, description="an .npz with samples of the inputs, for the proof, verify and bench")
-    precision: Literal["fp32"] | None = None
+    precision: Precision = Field("fp32", description="what the graph is lowered to before it is served or built")
+    precision_options: PrecisionEntry | None = None
+    calibration: CalibrationEntry | None = None
+    accuracy: AccuracyEntry | None = None
+    tune: TuneEntry | None = None
 
 
 class ManifestSchema(Strict):
@@ -127,6 +132,10 @@ class ManifestSchema(Strict):
 
     triton: Release = Field(description="the NGC release that serves, such as 26.08")
     repository: str = Field("model_repository", description="where the models are published")
+    gpu: Capability | None = Field(None, description="compute capability of the GPUs that serve: 9.0")
+    tensorrt: TensorRt | None = Field(None, description="the server's TensorRT, where it is not the release's own")
+    build_cache: str | None = Field(None, description="a folder or URL (s3://…) where built plans are shared")
+    keep: NonNegativeInt = Field(1, description="previous generations kept of each model, for rollback")
     defaults: ModelSettings = ModelSettings()
     models: dict[str, ModelEntry] = Field(min_length=1)
 
@@ -139,6 +148,10 @@ class Manifest:
     triton: str
     repository: Path
     models: Mapping[str, ModelEntry]
+    keep: int = 1
+    gpu: str = ""
+    tensorrt: str = ""
+    build_cache: str = ""
 
     def where(self, *key: str | int) -> str:
         return self.source.where(key)
@@ -154,13 +167,22 @@ def load_manifest(path: Path) -> Manifest:
     source = read_yaml(path)
     if not isinstance(source.data, dict):
         raise ManifestError("a manifest is a mapping with `triton:` and `models:`", where=source.where())
-    _refuse_not_built(source)
     schema = _validated(source)
     _check_release(source, schema.triton)
     _check_names(source, list(schema.models))
     repository = _expand(schema.repository, source.where(("repository",)))
     models = {name: _merged(source, name) for name in schema.models}
-    return Manifest(source, schema.triton, Path(os.path.normpath(path.parent / repository)), models)
+    cache = _expand(schema.build_cache or "", source.where(("build_cache",)))
+    return Manifest(
+        source,
+        schema.triton,
+        Path(os.path.normpath(path.parent / repository)),
+        models,
+        keep=schema.keep,
+        gpu=schema.gpu or "",
+        tensorrt=schema.tensorrt or "",
+        build_cache=cache if "://" in cache or not cache else os.path.normpath(path.parent / cache),
+    )
 
 
 def _validated(source: YamlSource) -> ManifestSchema:
@@ -231,14 +253,6 @@ def _model_of(annotation: Any) -> Any:
     return annotation
 
 
-def _refuse_not_built(source: YamlSource) -> None:
-    models = source.data.get("models")
-    for name, entry in models.items() if isinstance(models, dict) else ():
-        for key in _NOT_BUILT.keys() & (entry.keys() if isinstance(entry, dict) else set()):
-            if not (key == "precision" and entry[key] == "fp32"):
-                raise ManifestError(_NOT_BUILT[key], where=source.where(("models", name, key)), hint="remove it")
-
-
 def _check_release(source: YamlSource, release: str) -> None:
     if release not in RELEASES:
         close = difflib.get_close_matches(release, RELEASES, n=1)
@@ -264,7 +278,7 @@ def _merged(source: YamlSource, name: str) -> ModelEntry:
     """Return the entry with the defaults under it, merged as written and validated again as one."""
     defaults = source.data.get("defaults") or {}
     entry = ModelEntry.model_validate(_deep(defaults, source.data["models"][name]))
-    if entry.backend in ("tensorrt", "ensemble"):
+    if entry.backend == "ensemble":
         where = source.where(("models", name, "backend"))
         hint = "use backend: onnxruntime or python until then"
         raise ManifestError(f"backend {entry.backend!r} is not built yet", where=where, hint=hint)

@@ -115,6 +115,8 @@ class ServedTensor:
     labels: tuple[str, ...] = ()  # one a dim; "" where the dim is literal
     reshape: tuple[int, ...] | None = None  # the shape that the model has, where clients see `dims` instead
     label_filename: str = ""
+    shape_tensor: bool = False  # of a plan: its values are sizes, so it lies in the host's memory
+    narrowed: bool = False  # INT32 in a plan, where its graph says INT64
 
 
 @dataclass(frozen=True)
@@ -172,12 +174,85 @@ class PendingBuild:
     reason: str  # why it is not there: `never built`, `the cached one is corrupt`
 
 
+Span = tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]
+"""The smallest, the best and the largest shape of an input, or its values where those are sizes."""
+
+
+@dataclass(frozen=True)
+class Profile:
+    """One optimisation profile of a plan: what each input may be, by its name."""
+
+    shapes: Mapping[str, Span]
+    values: Mapping[str, Span] = field(default_factory=dict)  # of inputs whose values are sizes
+
+    @property
+    def max_batch(self) -> int:
+        """The largest first axis that every input takes."""
+        return min((span[2][0] for span in self.shapes.values() if span[2]), default=0)
+
+
+@dataclass(frozen=True)
+class BuilderOptions:
+    """How a plan is built, beyond what is built."""
+
+    workspace: int = 0  # bytes; 0: all of the GPU's memory
+    optimization_level: int | None = None
+    tf32: bool = True
+    version_compatible: bool = False
+    hardware_compatible: str = ""  # ampere_plus | same_compute_capability
+    plugins: tuple[ModelFile, ...] = ()
+
+
+@dataclass(frozen=True)
+class Build:
+    """Everything that decides a plan, and who builds it.
+
+    `kind` is tensorrt or tensorrt_rtx; `version` the TensorRT of the server, as far as it is known; `capability`
+    that of the GPUs that serve ("9.0"). `onnx` is the graph that is built (lowered already), its weights files
+    after it. `lowering` is a digest of how it was lowered.
+    """
+
+    onnx: tuple[ModelFile, ...]
+    profiles: tuple[Profile, ...]
+    options: BuilderOptions
+    kind: str
+    version: str
+    capability: str
+    precision: str = "fp32"
+    lowering: str = ""
+    release: str = ""
+    builder: str = "local"
+    timeout: float = 3600.0
+    shared_cache: str = ""  # a folder or an fsspec URL
+
+
+@dataclass(frozen=True)
+class Gate:
+    """By what a model in another precision is judged before it is published: fp32 on the same samples."""
+
+    reference: Path  # the model as it was given
+    digest: str  # of the reference, weights included
+    candidate: Path
+    precision: str
+    inputs: tuple[Tensor, ...]
+    max_batch_size: int
+    files: tuple[Path, ...] = ()  # of samples; none: they are made up
+    sizes: Mapping[str, int] = field(default_factory=dict)
+    hints: Mapping[str, InputHint] = field(default_factory=dict)
+    limits: Mapping[str, float] = field(default_factory=dict)
+    metric: str = ""  # package.module:function, beside the manifest or installed
+    floor: float | None = None
+    drop: float | None = None
+    folder: Path = Path()
+    where: str = ""
+
+
 @dataclass(frozen=True)
 class ServedModel:
     """Everything that decides one model's folder in the repository."""
 
     name: str
-    backend: str  # onnxruntime | python
+    backend: str  # onnxruntime | tensorrt | python
     source: str  # as written in the manifest
     max_batch_size: int
     inputs: tuple[ServedTensor, ...]
@@ -186,10 +261,14 @@ class ServedModel:
     dynamic_batching: DynamicBatching | None
     files: tuple[ModelFile, ...]
     pending: tuple[PendingBuild, ...] = ()  # files that a sync builds before it publishes
+    build: Build | None = None  # of a tensorrt model: what its plan is built of
     extra_files: tuple[ExtraFile, ...] = ()
+    carried: tuple[ModelFile, ...] = ()  # of older versions that stay beside, by their path in the model's folder
+    keep_versions: int = 2  # version folders, the new one included
     version: int = 1
     parameters: Mapping[str, str] = field(default_factory=dict)
     config: Mapping[str, Any] = field(default_factory=dict)  # other ModelConfig fields, merged as protobuf
     shapes: Mapping[str, ShapeRange] = field(default_factory=dict)  # by axis label
     hints: Mapping[str, InputHint] = field(default_factory=dict)  # by input name
+    gate: Gate | None = None
     notes: tuple[str, ...] = ()  # why each value was chosen, for plan and inspect

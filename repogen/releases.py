@@ -18,6 +18,20 @@ class Release:
     onnxruntime: str
 
 
+@dataclass(frozen=True)
+class OnnxLimits:
+    """The newest IR and opset that an ONNX Runtime opens.
+
+    `confidence`: `measured` by loading models of each into that version; `inferred` from its neighbours.
+    """
+
+    onnxruntime: str
+    ir_version: int
+    opset: int
+    ml_opset: int
+    confidence: str
+
+
 _TABLE = (
     Release("23.09", "2.38.0", "8.6.1.6", "inferred", "12.2", "1.15"),
     Release("23.10", "2.39.0", "8.6.1.6", "inferred", "12.2", ""),
@@ -63,3 +77,26 @@ _TABLE = (
 RELEASES = {row.ngc: row for row in _TABLE}
 EMBEDDED = RELEASES["24.10"]
 """The release inside the nvidia-pytriton wheel, which `serve` runs where there is no Docker."""
+
+_LIMITS = (
+    OnnxLimits("1.15", 9, 19, 3, "measured"),
+    OnnxLimits("1.16", 9, 19, 3, "measured"),
+    OnnxLimits("1.17", 9, 20, 4, "measured"),
+    OnnxLimits("1.18", 10, 21, 5, "measured"),
+    OnnxLimits("1.19", 10, 21, 5, "measured"),
+    OnnxLimits("1.20", 10, 21, 5, "measured"),
+    OnnxLimits("1.21", 10, 22, 5, "measured"),
+    OnnxLimits("1.22", 10, 22, 5, "measured"),
+    OnnxLimits("1.23", 11, 23, 5, "measured"),
+    OnnxLimits("1.24", 13, 25, 5, "measured"),
+    OnnxLimits("1.25", 13, 25, 5, "inferred"),
+    OnnxLimits("1.26", 13, 26, 5, "inferred"),
+    OnnxLimits("1.27", 13, 26, 5, "measured"),
+    OnnxLimits("1.28", 13, 26, 5, "measured"),
+)
+_BY_VERSION = {row.onnxruntime: row for row in _LIMITS}
+
+
+def onnx_limits(release: Release) -> OnnxLimits | None:
+    """Return what the ONNX Runtime of a release opens, None where its version is not known."""
+    return _BY_VERSION.get(".".join(release.onnxruntime.split(".")[:2]))

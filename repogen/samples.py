@@ -1,6 +1,9 @@
 """Input values for a model: seeded, of the right type and shape, within what is known of them."""
 
-from collections.abc import Iterable, Mapping
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -8,27 +11,32 @@ import numpy as np
 from repogen.dtypes import BY_TRITON
 from repogen.model import InputHint, ServedTensor, ShapeRange
 
-_NO_HINT = InputHint()
+NO_HINT = InputHint()
 DEFAULT_SIZE = 8
 """Size of a free axis of which nothing is known."""
 
 
 def values(
-    dtype: str, shape: tuple[int, ...], hint: InputHint = _NO_HINT, *, rng: np.random.Generator
+    dtype: str, shape: tuple[int, ...], hint: InputHint = NO_HINT, *, rng: np.random.Generator
 ) -> np.ndarray[Any, Any]:
     """Return one array of Triton type `dtype`: floats in [-1, 1), integers 0 or 1, unless `hint` says more."""
-    if hint.values:
-        return np.asarray(rng.choice(np.asarray(hint.values, dtype=object), size=shape)).astype(_numpy(dtype))
-    if dtype == "TYPE_STRING":
-        return rng.choice(np.array([b"alpha", b"beta", b"gamma"], dtype=object), size=shape)
-    if dtype == "TYPE_BOOL":
-        return rng.integers(0, 2, size=shape).astype(np.bool_)
+    if hint.values or dtype == "TYPE_STRING":
+        return _picked(dtype, shape, hint.values or ("alpha", "beta", "gamma"), rng)
     kind = _numpy(dtype)
-    if kind.kind == "f":
+    if kind.kind in "fV":
         low, high = hint.range or (-1.0, 1.0)
         return rng.uniform(low, high, size=shape).astype(kind)
-    low, high = hint.range or (0, 2)
-    return rng.integers(int(low), int(high), size=shape).astype(kind)
+    low, high = (math.ceil(edge) for edge in hint.range or (0, 2))
+    return rng.integers(low, max(high, low + 1), size=shape).astype(kind)
+
+
+def _picked(
+    dtype: str, shape: tuple[int, ...], known: Sequence[float | str], rng: np.random.Generator
+) -> np.ndarray[Any, Any]:
+    """Return an array of the values that are known; strings are bytes, as on the wire."""
+    if dtype == "TYPE_STRING":
+        return rng.choice(np.array([str(word).encode() for word in known], dtype=object), size=shape)
+    return np.asarray(rng.choice(np.asarray(known, dtype=object), size=shape)).astype(_numpy(dtype))
 
 
 def shape_of(
@@ -54,15 +62,41 @@ def request(
 ) -> dict[str, np.ndarray[Any, Any]]:
     """Return the arrays of one request of `batch` samples, the same for the same seed."""
     rng = np.random.default_rng(seed)
-    return {
-        tensor.name: values(
-            tensor.dtype,
-            shape_of(tensor, batch, max_batch_size=max_batch_size, shapes=shapes),
-            hints.get(tensor.name, _NO_HINT),
-            rng=rng,
-        )
-        for tensor in inputs
-    }
+    made = {}
+    for tensor in inputs:
+        hint = hints.get(tensor.name, NO_HINT)
+        if hint.file is not None:
+            made[tensor.name] = _taken(tensor, rows_of(hint.file, tensor.name), batch, seed, batched=max_batch_size > 0)
+            continue
+        shape = shape_of(tensor, batch, max_batch_size=max_batch_size, shapes=shapes)
+        made[tensor.name] = values(tensor.dtype, shape, hint, rng=rng)
+    return made
+
+
+def rows_of(file: Path, name: str) -> np.ndarray[Any, Any]:
+    """Return one input's samples from an .npz that `repogen.sample_file` has found right, strings as bytes."""
+    return _rows(file, name, file.stat().st_mtime_ns)
+
+
+@lru_cache(maxsize=64)
+def _rows(file: Path, name: str, _changed: int) -> np.ndarray[Any, Any]:
+    with np.load(file, allow_pickle=False) as arrays:
+        array: np.ndarray[Any, Any] = arrays[name]
+    if array.dtype.kind == "U":
+        return np.array([item.encode() for item in array.ravel()], dtype=object).reshape(array.shape)
+    if array.dtype.kind == "V":  # how NumPy writes what it has no type for
+        return array.view(_numpy("TYPE_BF16"))
+    return array.astype(object) if array.dtype.kind == "S" else array
+
+
+def _taken(
+    tensor: ServedTensor, rows: np.ndarray[Any, Any], batch: int, seed: int, *, batched: bool
+) -> np.ndarray[Any, Any]:
+    """Return `batch` samples, one after the other from place `seed` on, as a request carries them."""
+    if not batched:
+        return rows.reshape(1) if rows.ndim == 0 else rows
+    chosen: np.ndarray[Any, Any] = np.take(rows, np.arange(seed, seed + batch) % len(rows), axis=0)
+    return chosen.reshape(batch, 1) if tensor.reshape == () else chosen
 
 
 def _numpy(dtype: str) -> np.dtype[Any]:

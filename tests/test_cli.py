@@ -112,7 +112,7 @@ def test_json_is_one_document_on_stdout(project, invoke):
 
 def test_inspect_proves_batching_and_shows_an_entry(project, invoke):
     text = invoke("inspect", project / "add.onnx").stdout
-    assert "batching: yes, proved at batch 1, 2 and 3" in text
+    assert "batching: yes, proved at batch 1, 2, 3 and 8" in text
     assert "source: " in text
     found = json.loads(invoke("inspect", project / "add.onnx", "--json").stdout)
     assert found["inputs"] == [{"name": "x", "dtype": "TYPE_FP32", "shape": ["N", "W"]}]

@@ -7,14 +7,17 @@ import pytest
 
 PACKAGE = Path(__file__).parents[1] / "repogen"
 LAYERS = (
-    "errors assets dtypes units model releases backends_data guard",
-    "cache files yaml_source samples",
-    "manifest onnx_graph proof proving",
-    "pbtxt intent render",
-    "repository plan desired embedded",
+    "errors assets dtypes units gpu plan_header model releases backends_data guard labels comparing dataflow",
+    "cache hash_hints files yaml_source samples",
+    "settings_schema precision_schema tune_schema manifest settings external input_values child nursery sample_file shaking blame onnx_graph onnx_facts proof proving",
+    "precision judging lowered accuracy bisecting bisect precisions",
+    "pbtxt intent render rendered",
+    "build_key profiles tensorrt_intent plan_tensors build_cache builders builds plan_models preflight lock_file",
+    "repository plan exchange generations staging lock warmup class_labels servable sample_file desired embedded",
     "check",
-    "publish runtime triton_log server triton endpoint",
-    "load verify report",
+    "publish rolling_back runtime triton_log server access triton endpoint",
+    "load live verify report",
+    "tune",
     "console commands cli __main__ __init__",
 )
 RANK = {name: rank for rank, layer in enumerate(LAYERS) for name in layer.split()}

@@ -3,6 +3,7 @@
 The same file serves every model; the config's parameters tell it what to do:
   onnx_file         the model's file in the version folder (model.onnx)
   scalars           a JSON list of the inputs that have rank 0 in the graph; requests carry [1] or [N,1]
+  narrowed          a JSON list of tensors that are INT64 in the graph and INT32 for clients, as in a plan
   intra_op_threads  how many threads one run may use (0: ONNX Runtime decides)
 """
 
@@ -34,6 +35,7 @@ class TritonPythonModel:
         self.inputs = [tensor["name"] for tensor in config["input"]]
         self.outputs = {tensor["name"]: tensor["data_type"] for tensor in config["output"]}
         self.scalars = set(json.loads(told.get("scalars", "[]")))
+        self.narrowed = set(json.loads(told.get("narrowed", "[]")))
         for tensor in config["input"] + config["output"]:
             if tensor["data_type"] == "TYPE_BF16":  # as_numpy() refuses it: NumPy has no such type
                 refuse(f"{tensor['name']} is BF16, which the embedded server cannot serve: use FP16 or FP32")
@@ -70,6 +72,8 @@ class TritonPythonModel:
             value = tensor.as_numpy()
             if value.dtype == np.object_:
                 value = decoded(name, value)
+            if name in self.narrowed:
+                value = value.astype(np.int64)
             feeds[name] = scalar(name, value) if name in self.scalars else value
         return feeds
 
@@ -97,6 +101,8 @@ class TritonPythonModel:
         """Return each request's part of one output."""
         if not isinstance(value, np.ndarray):
             raise TypeError(f"output {name} is not a tensor but a {type(value).__name__}")
+        if name in self.narrowed:
+            value = value.astype(np.int32)
         if value.dtype != np.dtype(pb_utils.triton_string_to_numpy(self.outputs[name])):
             raise TypeError(f"output {name} is {value.dtype}, its config says {self.outputs[name]}")
         if not self.batching:

@@ -1,0 +1,73 @@
+"""ONNX's own backend suite through repogen and the real embedded Triton: fixed samples of it."""
+
+import importlib.util
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.serverkit import needs_server
+
+BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
+
+
+def suite(tmp_path, *arguments):
+    """Run the suite's program; return its summary."""
+    command = [
+        sys.executable,
+        BENCHMARKS / "onnx_suite.py",
+        "--state",
+        tmp_path / "state",
+        "--json",
+        tmp_path / "s.json",
+    ]
+    done = subprocess.run([*command, *arguments], capture_output=True, text=True, check=False)
+    summary = json.loads((tmp_path / "s.json").read_text())
+    assert done.returncode == 0, (done.stdout, done.stderr[-2000:])
+    return summary
+
+
+def check(summary, models):
+    assert summary["models"] == models
+    assert summary["wrong"] == summary["crashed"] == 0
+    assert summary["served_right"] + summary["refused"] == models
+    assert summary["served_right"] >= 0.97 * summary["ort_right"]
+    assert sum(summary["reasons"].values()) == summary["refused"]
+    assert all(summary["reasons"])
+
+
+@needs_server[0]
+@needs_server[1]
+def test_thirty_models_and_a_run_that_goes_on(tmp_path):
+    check(suite(tmp_path, "--sample", "30"), 30)
+    started = time.perf_counter()
+    check(suite(tmp_path, "--sample", "30"), 30)  # all of it was done: no server starts
+    assert time.perf_counter() - started < 30
+
+
+@needs_server[0]
+@needs_server[1]
+@pytest.mark.slow
+def test_a_hundred_and_fifty_models(tmp_path):
+    started = time.perf_counter()
+    check(suite(tmp_path, "--sample", "150", "--samples", tmp_path / "each.jsonl"), 150)
+    assert time.perf_counter() - started < 180
+    assert len((tmp_path / "each.jsonl").read_text().splitlines()) == 150
+
+
+def test_the_folders_of_the_suite_are_in_it():
+    sys.path.insert(0, str(BENCHMARKS))
+    try:
+        spec = importlib.util.spec_from_file_location("suite_cases", BENCHMARKS / "suite_cases.py")
+        cases = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(cases)
+        names = [case.name for case in cases.suite()]
+    finally:
+        sys.path.remove(str(BENCHMARKS))
+    assert len(names) == len(set(names))
+    kinds = {name.split(".")[0] for name in names}
+    assert kinds == {"node", "simple", "pytorch-converted", "pytorch-operator"}
+    assert sum(name.startswith("node.") for name in names) >= 1884

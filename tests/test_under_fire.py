@@ -1,0 +1,27 @@
+"""A short run of benchmarks/under_fire.py: real syncs under a real Triton that answers all the while."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from tests.conftest import ROOT
+from tests.serverkit import needs_server
+
+pytestmark = needs_server
+
+
+@pytest.mark.parametrize("mode", ["explicit", "poll"])
+def test_no_request_fails_and_no_answer_mixes_generations(mode):
+    done = subprocess.run(
+        [sys.executable, ROOT / "benchmarks/under_fire.py", "--syncs", "10", "--modes", mode, "--json"],
+        capture_output=True, text=True, timeout=400, env={**os.environ, "PYTHONPATH": str(ROOT)}, check=False,
+    )  # fmt: skip
+    assert done.stdout, done.stderr
+    (found,) = json.loads(done.stdout)["modes"]
+    assert found["problems"] == []
+    assert (found["failed"], found["mixed"], found["foreign_names"]) == (0, 0, [])
+    assert found["syncs"] == 10
+    assert found["requests"] > 100
