@@ -1,22 +1,38 @@
 """Files as content: hash, copy, and the version folder's file list."""
 
+import errno
+import fcntl
 import hashlib
 import os
 import shutil
+import time
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
+from repogen import hash_hints
+from repogen.errors import RepogenError
 from repogen.model import ModelFile
 
 _BLOCK = 2**20
+_CHUNK = 8 * 2**20  # what the kernel copies at a time
+_NO_COPY = (errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.ENOTSUP, errno.EBADF, errno.EPERM)
+_FICLONE = 0x40049409
 
 
 def sha256(path: Path) -> str:
-    """Return the sha256 of a file, read in blocks."""
+    """Return the sha256 of a file: read in blocks, or remembered where nothing of it changed since."""
+    found = hash_hints.known(path.stat())
+    if found is not None:
+        return found
     digest = hashlib.sha256()
-    with path.open("rb") as file:
+    with path.open("rb", buffering=0) as file:
+        begun, before = time.time_ns(), os.fstat(file.fileno())
         while block := file.read(_BLOCK):
             digest.update(block)
+        if _times(os.fstat(file.fileno())) == _times(before):
+            hash_hints.remember(before, digest.hexdigest(), now=begun)
     return digest.hexdigest()
 
 
@@ -24,18 +40,38 @@ def model_file(name: str, source: Path) -> ModelFile:
     return ModelFile(name, source, sha256(source), source.stat().st_size)
 
 
-def copy_synced(source: Path, target: Path) -> None:
-    """Copy a file's content, mode 0644 whatever the umask, and force it to the disk."""
-    with source.open("rb") as read, target.open("xb") as write:
-        shutil.copyfileobj(read, write, _BLOCK)
+def copy_synced(source: Path, target: Path) -> str:
+    """Copy a file's content, mode 0644 whatever the umask, force it to the disk; return the sha256 of the copy.
+
+    The file system shares the blocks where it can (a reflink), and the copy stays a file of its own: ONNX
+    refuses weights that have a second name.
+    """
+    with source.open("rb", buffering=0) as read, target.open("x+b", buffering=0) as write:
+        if _reflinked(read, write):
+            digest = hashlib.sha256()
+            _hash_part(write.fileno(), 0, os.fstat(write.fileno()).st_size, digest)
+            found = digest.hexdigest()
+        else:
+            found = _copied(read, write)
         _finish(write)
+    return found
 
 
 def write_synced(target: Path, content: bytes) -> None:
     """Write a new file, mode 0644 whatever the umask, and force it to the disk."""
-    with target.open("xb") as write:
-        write.write(content)
+    with target.open("xb", buffering=0) as write:
+        _write_all(write, memoryview(content))
         _finish(write)
+
+
+def replace_synced(target: Path, text: str) -> None:
+    """Write a text file in one step: readers see the old or the new one, also after a power cut."""
+    temporary = target.with_name(f"{target.name}.new")
+    with suppress(FileNotFoundError):
+        temporary.unlink()
+    write_synced(temporary, text.encode())
+    temporary.replace(target)
+    sync_folder(target.parent)
 
 
 def sync_folder(path: Path) -> None:
@@ -47,7 +83,98 @@ def sync_folder(path: Path) -> None:
         os.close(descriptor)
 
 
-def _finish(file: BinaryIO) -> None:
-    file.flush()
+def _times(status: os.stat_result) -> tuple[int, ...]:
+    return status.st_size, status.st_mtime_ns, status.st_ctime_ns
+
+
+def _reflinked(read: Any, write: Any) -> bool:
+    try:
+        fcntl.ioctl(write.fileno(), _FICLONE, read.fileno())
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EIO, errno.EDQUOT):
+            raise
+        return False
+    return True
+
+
+def _copied(read: Any, write: Any) -> str:
+    """Copy all of `read`, and hash what arrives: a large file in the kernel, a second thread behind it hashing."""
+    if os.fstat(read.fileno()).st_size < _CHUNK:
+        return _copied_by_hand(read, write, hashlib.sha256())
+    digest = hashlib.sha256()
+    begun = hashed = 0
+    with ThreadPoolExecutor(1) as pool:
+        hashing: Future[None] | None = None
+        while count := _moved(read, write):
+            if hashing:
+                hashing.result()
+            begun += count
+            hashing = pool.submit(_hash_part, write.fileno(), hashed, begun, digest)
+            hashed = begun
+        if hashing:
+            hashing.result()
+    return _copied_by_hand(read, write, digest)  # what is left where the kernel does not copy between these two
+
+
+def _moved(read: Any, write: Any) -> int:
+    """Let the kernel copy the next part; 0 at the end, and where it cannot."""
+    try:
+        return os.copy_file_range(read.fileno(), write.fileno(), _CHUNK)
+    except OSError as error:
+        if error.errno in _NO_COPY:
+            return 0
+        raise
+
+
+def _hash_part(descriptor: int, start: int, end: int, digest: Any) -> None:
+    while start < end:
+        block = os.pread(descriptor, min(_BLOCK, end - start), start)
+        if not block:  # somebody cut it short: its digest will be another one
+            return
+        digest.update(block)
+        start += len(block)
+
+
+def _copied_by_hand(read: Any, write: Any, digest: Any) -> str:
+    while block := read.read(_BLOCK):
+        digest.update(block)
+        _write_all(write, memoryview(block))
+    return str(digest.hexdigest())
+
+
+def _write_all(write: Any, block: memoryview) -> None:
+    while block:
+        block = block[write.write(block) :]
+
+
+def _finish(file: BinaryIO | Any) -> None:
     os.fchmod(file.fileno(), 0o644)
     os.fsync(file.fileno())
+
+
+def listed(folder: Path) -> list[str]:
+    """Return the names in a folder, sorted; [] where there is none. Unlike glob it raises for what it may not read."""
+    try:
+        return sorted(os.listdir(folder))  # noqa: PTH208 - names are what is wanted
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        raise RepogenError(f"cannot be read: {error.strerror}", where=str(folder)) from None
+
+
+def text_of(path: Path) -> str:
+    """Return what a text file holds, "" where there is none."""
+    try:
+        return path.read_text(errors="replace")
+    except FileNotFoundError:
+        return ""
+    except OSError as error:
+        raise RepogenError(f"cannot be read: {error.strerror}", where=str(path)) from None
+
+
+def remove(path: Path) -> None:
+    """Remove a folder with all that it holds, or a link to one; nothing where there is nothing."""
+    if path.is_symlink() or path.is_file():
+        path.unlink()
+    elif path.exists():
+        shutil.rmtree(path)

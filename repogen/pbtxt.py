@@ -15,7 +15,8 @@ from repogen.model import ServedModel, ServedTensor
 FINGERPRINT = "repogen_fingerprint"
 """The parameter that ties a config to the files beside it."""
 _KIND = {"cpu": "KIND_CPU", "gpu": "KIND_GPU", "auto": "KIND_AUTO", "model": "KIND_MODEL"}
-_MODEL_FILE = {"onnxruntime": "model.onnx", "python": "model.py"}
+_MODEL_FILE = {"onnxruntime": "model.onnx", "tensorrt": "model.plan", "python": "model.py"}
+_PLATFORM = {"tensorrt": "tensorrt_plan"}
 
 
 def schema() -> ModuleType:
@@ -62,6 +63,7 @@ def intended(model: ServedModel, fingerprint: str, where: str = "") -> Any:
     config = schema().ModelConfig()
     config.name = model.name
     config.backend = model.backend
+    config.platform = _PLATFORM.get(model.backend, "")
     config.max_batch_size = model.max_batch_size
     for part, tensors in ((config.input, model.inputs), (config.output, model.outputs)):
         for tensor in tensors:
@@ -87,6 +89,8 @@ def _fill_tensor(field: Any, tensor: ServedTensor) -> None:
     field.name = tensor.name
     field.data_type = schema().DataType.Value(tensor.dtype)
     field.dims.extend(tensor.dims)
+    if tensor.shape_tensor:
+        field.is_shape_tensor = True
     if tensor.label_filename:
         field.label_filename = tensor.label_filename
     if tensor.reshape is not None:

@@ -32,7 +32,8 @@ def fingerprint(unsigned: str, files: dict[str, str]) -> str:
 def model_files(model: ServedModel) -> dict[str, str]:
     """Return the published files of `model` by their path in its folder, with their sha256."""
     beside = {file.name: hashlib.sha256(file.content).hexdigest() for file in model.extra_files}
-    return {f"{model.version}/{file.name}": file.sha256 for file in model.files} | beside
+    own = {f"{model.version}/{file.name}": file.sha256 for file in model.files}
+    return own | {file.name: file.sha256 for file in model.carried} | beside
 
 
 def _text(model: ServedModel, mark: str, templates: Path | None, where: str) -> str:

@@ -4,8 +4,9 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, NonNegativeInt, PositiveInt, model_validator
 
-from repogen.units import microseconds
+from repogen.units import microseconds, size_bytes
 
+Size = Annotated[int, BeforeValidator(size_bytes), Field(json_schema_extra={"examples": ["8GiB", "512MiB"]})]
 Duration = Annotated[int, BeforeValidator(microseconds), Field(json_schema_extra={"examples": ["2ms", "500us"]})]
 
 
@@ -151,3 +152,55 @@ class MetricEntry(Strict):
 
     family: str
     buckets: Annotated[tuple[float, ...], Field(min_length=1)]
+
+
+class SpanEntry(Strict):
+    """The sizes of one axis in one optimisation profile."""
+
+    min: PositiveInt
+    opt: PositiveInt
+    max: PositiveInt
+
+    @model_validator(mode="after")
+    def _ordered(self) -> "SpanEntry":
+        if not self.min <= self.opt <= self.max:
+            raise ValueError(f"min, opt and max must ascend, not {self.min}, {self.opt}, {self.max}")
+        return self
+
+
+class ValuesEntry(Strict):
+    """The values of an input that says how large something is to be."""
+
+    min: tuple[int, ...]
+    opt: tuple[int, ...]
+    max: tuple[int, ...]
+
+    @model_validator(mode="after")
+    def _ordered(self) -> "ValuesEntry":
+        if not len(self.min) == len(self.opt) == len(self.max):
+            raise ValueError("min, opt and max must have the same number of values")
+        if any(not low <= best <= high for low, best, high in zip(self.min, self.opt, self.max, strict=True)):
+            raise ValueError("min, opt and max must ascend, value by value")
+        return self
+
+
+class ProfileEntry(Strict):
+    """One optimisation profile: what it says nothing of is as `shapes` and `max_batch_size` say."""
+
+    batch: SpanEntry | None = Field(None, description="by default from 1 to max_batch_size")
+    shapes: dict[str, SpanEntry] = Field({}, description="by the axis's symbol, or tensor.axis")
+    values: dict[str, ValuesEntry] = Field({}, description="of inputs whose values are sizes")
+
+
+class BuildEntry(Strict):
+    """How a TensorRT plan is built; none of it concerns other backends."""
+
+    workspace: Size | None = Field(None, description="scratch memory that a layer may take; by default all there is")
+    builder: Literal["local", "docker"] = Field("local", description="docker: in the release's own TensorRT image")
+    optimization_level: Annotated[int, Field(ge=0, le=5)] | None = Field(None, description="0 fast build, 5 fast plan")
+    tf32: bool = Field(True, description="FP32 products in TensorFloat-32: 10 bits of mantissa, much faster")
+    version_compatible: bool = Field(False, description="later TensorRT may load it; the server needs a flag")
+    hardware_compatible: Literal["ampere_plus", "same_compute_capability"] | None = None
+    plugins: tuple[str, ...] = Field((), description="shared libraries with operators; the server needs them too")
+    profiles: tuple[ProfileEntry, ...] = ()
+    timeout: Duration = Field(3_600_000_000, description="longest time that the build may take")

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from repogen.access import SECURE, from_environment
 from repogen.dtypes import BY_WIRE
 from repogen.errors import RepogenError, ServerError
 
@@ -109,13 +110,13 @@ _COUNTERS = (
 class Client:
     """One connection to a Triton server; a context manager that closes it."""
 
-    def __init__(self, url: str, *, deadline: float = DEADLINE) -> None:
+    def __init__(self, url: str, *, deadline: float = DEADLINE, name: str = "") -> None:
         from tritonclient.grpc import service_pb2, service_pb2_grpc
 
         self.url = address(url)
         self._deadline = deadline
         self._pb = service_pb2
-        self._channel = channel(self.url)
+        self._channel = channel(self.url, name=name)
         self._stub = service_pb2_grpc.GRPCInferenceServiceStub(self._channel)
 
     def __enter__(self) -> Client:
@@ -189,29 +190,46 @@ class Client:
 
 
 def address(url: str) -> str:
-    """Return gRPC's own form of `url`: HOST:PORT, its `grpc://` or `http://` taken off."""
+    """Return gRPC's own form of `url`: HOST:PORT, its `grpc://` or `http://` taken off; `grpcs://` stays."""
     scheme, found, rest = url.strip().partition("://")
     if not found:
         return scheme.rstrip("/")
+    if scheme == "grpcs":
+        return f"{SECURE}{rest.rstrip('/')}"
     if scheme not in ("grpc", "http"):
         raise RepogenError(f"{url!r} is no address of a Triton server", hint="give HOST:PORT of its gRPC port")
     return rest.rstrip("/")
 
 
-def channel(url: str) -> Any:
-    """Return a gRPC channel to `url` for messages of any size."""
+def channel(url: str, *, name: str = "") -> Any:
+    """Return a gRPC channel to `url` for messages of any size, with TLS where it begins with `grpcs://`.
+
+    `name` is the one that the server's certificate must have, where `url` gives an address instead.
+    Certificates and headers come from the environment (`repogen.access`).
+    """
+    return from_environment().with_headers(bare_channel(url, name=name))
+
+
+def bare_channel(url: str, *, name: str = "") -> Any:
+    """Return the same channel without the headers, for those who send them with each call."""
     import grpc
 
-    options = [
+    access = from_environment()
+    place = url.removeprefix(SECURE)
+    options: list[tuple[str, Any]] = [
         ("grpc.max_send_message_length", _INT32_MAX),
         ("grpc.max_receive_message_length", _INT32_MAX),
         # Channels of one process share their connections, and with them the wait after a failed connect:
         # a server that has just come up would be reported as absent.
         ("grpc.use_local_subchannel_pool", 1),
     ]
-    if url.rpartition(":")[0] in ("127.0.0.1", "localhost", "[::1]"):
+    if place.rpartition(":")[0] in ("127.0.0.1", "localhost", "[::1]"):
         options.append(("grpc.enable_http_proxy", 0))  # a proxy's loopback is not ours
-    return grpc.insecure_channel(url, options=options)
+    if name and place != url:
+        options.append(("grpc.ssl_target_name_override", name))
+    if place == url:
+        return grpc.insecure_channel(place, options)
+    return grpc.secure_channel(place, access.tls(), options)
 
 
 def explain(error: Any, url: str, deadline: float) -> ServerError:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
@@ -42,6 +42,7 @@ def echo(request: Any) -> Any:
 class FakeModel:
     config: Any
     infer: Script = echo
+    stream: Callable[[Any], Iterable[Any]] = lambda request: [echo(request)]
     ready: bool = True
     counts: Counter[str] = field(default_factory=Counter)
     batches: Counter[int] = field(default_factory=Counter)
@@ -58,12 +59,13 @@ def identity_config(name: str, *, max_batch_size: int = 8, dims: tuple[int, ...]
 class FakeTriton:
     """A context manager; `url` is where it answers, `calls` what it was asked."""
 
-    def __init__(self, *models: FakeModel) -> None:
+    def __init__(self, *models: FakeModel, threads: int = 16, credentials: Any = None) -> None:
         self.models = {model.config.name: model for model in models}
         self.calls: list[tuple[str, Any]] = []
+        self.metadata: Callable[[Any], None] = lambda _: None
         self._lock = threading.Lock()
         self._server = grpc.server(
-            ThreadPoolExecutor(16),
+            ThreadPoolExecutor(threads),
             options=[("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1)],
         )
         methods = {
@@ -78,8 +80,16 @@ class FakeTriton:
             "RepositoryModelUnload": self._unload,
         }
         handlers = {name: self._handler(name, method) for name, method in methods.items()}
+        handlers["ModelStreamInfer"] = grpc.stream_stream_rpc_method_handler(
+            self._stream,
+            request_deserializer=service_pb2.ModelInferRequest.FromString,
+            response_serializer=service_pb2.ModelStreamInferResponse.SerializeToString,
+        )
         self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(_SERVICE, handlers),))
-        self.url = f"127.0.0.1:{self._server.add_insecure_port('127.0.0.1:0')}"
+        place = "127.0.0.1:0"
+        add = self._server.add_insecure_port
+        port = self._server.add_secure_port(place, credentials) if credentials else add(place)
+        self.url = f"{'grpcs://' if credentials else ''}127.0.0.1:{port}"
 
     def __enter__(self) -> FakeTriton:
         self._server.start()
@@ -96,6 +106,7 @@ class FakeTriton:
         def answer(request: Any, context: Any) -> Any:
             with self._lock:
                 self.calls.append((name, request))
+            self.metadata(context.invocation_metadata())
             try:
                 return method(request)
             except Refusal as refusal:
@@ -152,6 +163,17 @@ class FakeTriton:
             model.counts["requests"] += 1
             model.batches[batch] += 1
         return response
+
+    def _stream(self, requests: Iterable[Any], context: Any) -> Iterable[Any]:
+        for request in requests:
+            with self._lock:
+                self.calls.append(("ModelStreamInfer", request))
+            self.metadata(context.invocation_metadata())
+            try:
+                for response in self._model(request.model_name).stream(request):
+                    yield service_pb2.ModelStreamInferResponse(infer_response=response)
+            except Refusal as refusal:  # a stream goes on: Triton puts the words into an answer
+                yield service_pb2.ModelStreamInferResponse(error_message=str(refusal))
 
     def _statistics(self, request: Any) -> Any:
         """Count each request as one execution of 1 ms: queue 0.1, input 0.2, infer 0.6, output 0.1."""

@@ -1,9 +1,13 @@
 """`repogen plan`: what a sync would do. Changes nothing."""
 
+import hashlib
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from repogen.child import MEMORY
 from repogen.console import Console
+from repogen.errors import Refused
 from repogen.units import size_text
 
 if TYPE_CHECKING:
@@ -11,6 +15,7 @@ if TYPE_CHECKING:
 
 _SIGNS = {
     "create": ("+", "green"),
+    "rebuild": ("~", "cyan"),
     "rewrite": ("~", "yellow"),
     "keep": ("=", "dim"),
     "remove": ("-", "dim"),
@@ -19,50 +24,121 @@ _SIGNS = {
 }
 
 
-def plan(manifest: Path, *, jobs: int, overwrite: bool, exit_code: bool, console: Console) -> int:
-    found = planned(manifest, jobs=jobs, overwrite=overwrite, console=console)
+@dataclass(frozen=True)
+class Question:
+    """What a plan is made for: the manifest and what the user allows."""
+
+    manifest: Path
+    jobs: int
+    overwrite: bool
+    prune: bool
+    memory: int = MEMORY
+
+
+@dataclass(frozen=True)
+class Answer:
+    """A plan, what it was made from (another manifest or generation makes it stale), and how much is to be kept."""
+
+    plan: "Plan"
+    basis: str
+    keep: int
+
+
+def plan(
+    manifest: Path,
+    *,
+    jobs: int,
+    overwrite: bool,
+    exit_code: bool,
+    console: Console,
+    prune: bool = False,
+    memory: int = MEMORY,
+) -> int:
+    found = planned(Question(manifest, jobs, overwrite, prune, memory), console).plan
     show(found, console)
     console.document(as_document(found))
-    return 1 if found.blocked or (exit_code and found.writes) else 0
+    return 1 if found.blocked or (exit_code and (found.writes or found.removes)) else 0
 
 
-def planned(manifest: Path, *, jobs: int, overwrite: bool, console: Console) -> "Plan":
+def planned(question: Question, console: Console) -> Answer:
     """Read the manifest, its models and the repository, and compare."""
     from repogen.desired import models_of
     from repogen.manifest import load_manifest
     from repogen.plan import make_plan
-    from repogen.repository import read_repository
+    from repogen.repository import read_repository, strays
 
-    read = load_manifest(manifest)
+    read = load_manifest(question.manifest)
+    root = read.repository
+    seen = basis(question.manifest, root)
     desired = models_of(
-        read, jobs=jobs, progress=lambda name: console.note(f"reading {name}") if console.verbose else None
+        read,
+        jobs=question.jobs,
+        progress=lambda name: console.note(f"reading {name}") if console.verbose else None,
+        memory=question.memory,
     )
-    return make_plan(desired, read_repository(read.repository), read.repository, overwrite=overwrite)
+    existing = read_repository(root)
+    found = make_plan(desired, existing, root, overwrite=question.overwrite, prune=question.prune, strays=strays(root))
+    return Answer(found, seen, read.keep)
+
+
+def basis(manifest: Path, root: Path) -> str:
+    """Return what tells whether a plan still holds: the manifest's digest and the newest generation."""
+    from repogen.generations import latest, state_folder
+
+    newest = latest(state_folder(root))
+    number = f"{newest.number} {newest.state}" if newest else ""
+    return f"{hashlib.sha256(manifest.read_bytes()).hexdigest()} {number}"
+
+
+def refuse_unasked(found: "Plan", *, yes: bool) -> None:
+    """Raise where a sync would overwrite what is not its own, or remove so much that it must be asked twice."""
+    if found.blocked:
+        names = ", ".join(change.name for change in found.blocked)
+        raise Refused(f"{names} would be overwritten", hint="--overwrite does it; nothing was written")
+    if found.removes_many and not yes:
+        ours = sum(change.action not in ("create", "foreign") for change in found.changes)
+        message = f"{len(found.removes)} of {ours} models would be removed"
+        raise Refused(message, hint="--yes does it, when that is meant; nothing was written")
 
 
 def show(found: "Plan", console: Console) -> None:
-    """Print the plan: one line a model, then the diff of each config that changes."""
+    """Print the plan: strays, then one line a model, then the diff of each config that changes."""
+    for stray in found.strays:
+        console.say(console.paint(f"! {found.repository}/{stray.path}: {stray.what}", "red"))
     width = max((len(change.name) for change in found.changes), default=0)
     for change in found.changes:
         sign, colour = _SIGNS[change.action]
-        console.say(console.paint(f"{sign} {change.name:<{width}}  {change.action:<8}  {change.reason}", colour))
+        if change in found.removes:
+            colour = "red"
+        if change.action != "keep" or len(found.changes) <= _MANY or console.verbose:
+            console.say(console.paint(f"{sign} {change.name:<{width}}  {change.action:<8}  {change.reason}", colour))
         if change.model and (change.action == "create" or console.verbose):
             for note in change.model.notes:
                 console.say(console.paint(f"  {'':<{width}}  {'':<8}  {note}", "dim"))
         for line in change.diff.splitlines() if change.action != "create" else ():
             console.say(f"    {_coloured(line, console)}")
     counts = ", ".join(f"{count} to {action}" for action, count in found.counts().items())
-    if not found.writes:
+    if not found.writes and not found.removes:
         console.say(f"nothing to do in {found.repository}: {counts}")
     else:
-        console.say(f"{found.repository}: {counts} ({size_text(found.bytes_to_write)})")
+        console.say(f"{found.repository}: {counts} ({_sizes(found)})")
+
+
+_MANY = 50
+"""Beyond so many models the lines of those that stay say nothing to anybody."""
 
 
 def as_document(found: "Plan") -> dict[str, Any]:
+    from repogen.publish import space
+
+    needed, free = space(found)
     return {
         "repository": str(found.repository),
         "counts": found.counts(),
         "bytes": found.bytes_to_write,
+        "space": {"needed": needed, "free": free},
+        "prune": found.prune,
+        "strays": [{"path": stray.path, "what": stray.what} for stray in found.strays],
         "changes": [
             {
                 "model": change.name,
@@ -74,6 +150,14 @@ def as_document(found: "Plan") -> dict[str, Any]:
             for change in found.changes
         ],
     }
+
+
+def _sizes(found: "Plan") -> str:
+    from repogen.publish import space
+
+    needed, free = space(found)
+    building = ", and what is built" if found.pending else ""
+    return f"{size_text(found.bytes_to_write)}; needs {size_text(needed)}{building} of {size_text(free)} free"
 
 
 def _coloured(line: str, console: Console) -> str:

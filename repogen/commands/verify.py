@@ -6,7 +6,22 @@ from pathlib import Path
 from repogen.console import Console
 
 
-def verify(manifest: Path, *, only: Sequence[str], url: str | None, jobs: int, seed: int, console: Console) -> int:
+def verify(
+    manifest: Path,
+    *,
+    only: Sequence[str],
+    url: str | None,
+    jobs: int,
+    seed: int,
+    console: Console,
+    bisect: bool = False,
+    precisions: bool = False,
+) -> int:
+    if bisect or precisions:  # of the graphs themselves: no server is asked
+        from repogen.commands.precisions import compare_precisions, find_divergence
+
+        report = find_divergence if bisect else compare_precisions
+        return report(manifest, only=only, jobs=jobs, console=console)
     from repogen.desired import chosen
     from repogen.endpoint import find_url
     from repogen.publish import state_folder

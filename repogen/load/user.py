@@ -1,179 +1,316 @@
 """The Locust side of a load test; the only module that imports locust (which patches its whole process).
 
-Requests are serialized before the test, sent as bytes, and their answers not parsed: the client's own cost
-stays out of the latency as far as it can.
+Locust's users decide how much is asked; a generator process of its own asks, since a patched process keeps no
+schedule. What it measured comes back in batches and becomes Locust's request events.
 """
+
+from __future__ import annotations
 
 import argparse
 import inspect
 import logging
 import os
+import secrets
 import socket
-from array import array
-from collections import Counter
-from collections.abc import Iterable, Mapping
-from itertools import count, cycle
+import tempfile
+from functools import partial
+from itertools import count
 from pathlib import Path
-from time import perf_counter_ns
 from typing import Any, ClassVar
 
 import gevent
-import grpc
+import locust.stats
 import numpy as np
-from grpc.experimental.gevent import init_gevent
 from locust import User, constant, events
 from locust.exception import StopUser
-from locust.runners import MasterRunner
-from tritonclient.grpc import service_pb2 as _imported_before_the_clock_starts  # noqa: F401
+from locust.runners import MasterRunner, WorkerRunner
 
-from repogen import triton
 from repogen.errors import RepogenError
-from repogen.load import payload
-from repogen.load.samples import Samples, save
+from repogen.load import arrivals, intervals
+from repogen.load.process import Generator
+from repogen.load.spec import Spec
 
 _LOG = logging.getLogger(__name__)
-_POOL = 32
-_DEADLINE = 30.0
-_PAUSE = 0.05
+_PUMP = 0.25
+_START = 60.0
+_CHECK = 8
+"""Batches of samples between two looks at how sure the percentile is."""
+_SAMPLES = "repogen-samples"
+_ENDED = "repogen-ended"
 _RUNS = count(1)
-
-
-class TritonUser(User):  # type: ignore[misc]  # locust ships no types that hold under strict
-    """A client that sends the next request as soon as the last one is answered. `host` is a gRPC address."""
-
-    abstract = True
-    host = "127.0.0.1:8001"
-    wait_time = constant(0)
-
-    def on_start(self) -> None:
-        self.session: Session | None = getattr(self.environment, "repogen", None)
-
-    def ask(self) -> None:
-        """Send one request and report it to Locust."""
-        if self.session is None:  # the reason is in the log; the test is about to end
-            raise StopUser
-        started, done, failure, size = self.session.ask()
-        self.environment.events.request.fire(
-            request_type="grpc",
-            name=self.session.model,
-            response_time=(done - started) / 1e6,
-            response_length=size,
-            exception=failure,
-            context=self.context(),
-        )
-        if failure is not None:
-            # A dead server refuses in microseconds: without a pause its refusals would fill memory.
-            gevent.sleep(_PAUSE)
-
-    tasks: ClassVar[list[Any]] = [ask]
+_CODES = {
+    1: "CANCELLED", 2: "UNKNOWN", 3: "INVALID_ARGUMENT", 4: "DEADLINE_EXCEEDED", 5: "NOT_FOUND",
+    8: "RESOURCE_EXHAUSTED", 12: "UNIMPLEMENTED", 13: "INTERNAL", 14: "UNAVAILABLE", 16: "UNAUTHENTICATED",
+}  # fmt: skip
 
 
 class RequestFailed(Exception):
     """What Triton, or the way to it, answered instead of a result."""
 
 
+class TritonUser(User):  # type: ignore[misc]  # locust ships no types that hold under strict
+    """One request under way at a time, or its share of the rate. `host` is a gRPC address."""
+
+    abstract = True
+    host = "127.0.0.1:8001"
+    wait_time = constant(1)
+
+    def on_start(self) -> None:
+        self.session: Session | None = getattr(self.environment, "repogen", None)
+        if self.session is None:  # the reason is in the log; the test is about to end
+            raise StopUser
+        self.session.change_users(1)
+
+    def on_stop(self) -> None:
+        if self.session is not None:
+            self.session.change_users(-1)
+
+    def be_there(self) -> None:
+        """A user's existence is what counts: the generator does its asking."""
+
+    tasks: ClassVar[list[Any]] = [be_there]
+
+
 class Session:
-    """One process's connection, its requests ready to send, and the raw samples it gathers."""
+    """One process's part in a load test: its generator, and the way of samples back to Locust."""
 
-    def __init__(self, *, url: str, model: str, requests: Iterable[bytes], deadline: float) -> None:
-        self.url = url
-        self.model = model
-        self._deadline = deadline
-        self._next = cycle(requests).__next__
-        self._channel = triton.channel(url)
-        self._send = self._channel.unary_unary(triton.INFER, request_serializer=None, response_deserializer=None)
-        self._sent, self._done, self._status = array("q"), array("q"), array("q")
-        self._failures: Counter[str] = Counter()
+    def __init__(self, environment: Any) -> None:
+        self._environment = environment
+        self._options = environment.parsed_options
+        self._temporary: tempfile.TemporaryDirectory[str] | None = None
+        self._users = 0
+        self._failures: dict[int, RequestFailed] = {}
+        self._worker = isinstance(environment.runner, WorkerRunner)
+        self.fresh: list[bytes] = []  # latencies for the master, which alone sees all of them
+        self.watch = Watch("" if self._worker else self._options.until)
+        self.generator = Generator(self._spec())
+        self.generator.wait_ready(_START)
+        self._pump = gevent.spawn(self._run)
 
-    def connect(self) -> None:
-        """Ask whether the server lives: what the first call on a connection costs is in no sample then."""
-        try:
-            self._channel.unary_unary(triton.LIVE)(b"", timeout=triton.DEADLINE)
-        except grpc.RpcError as error:
-            raise triton.explain(error, self.url, triton.DEADLINE) from None
+    def change_users(self, by: int) -> None:
+        """Tell the generator how many users there are now, or what rate they have together."""
+        self._users += by
+        options = self._options
+        if options.rate or options.user_rate:
+            share = self._users / max(options.num_users or self._users, self._users, 1)
+            self.generator.say(f"rate {options.user_rate * self._users or options.rate * share}")
+        self.generator.say(f"users {self._users}")
 
-    def ask(self) -> tuple[int, int, RequestFailed | None, int]:
-        """Send one request; return when it was sent and done (ns), what failed, and the answer's size."""
-        request = self._next()
-        failure, status, size = None, 0, 0
-        sent = perf_counter_ns()
-        try:
-            answer = self._send(request, timeout=self._deadline)
-            done = perf_counter_ns()
-            size = len(answer)
-        except grpc.RpcError as error:
-            done = perf_counter_ns()
-            status = error.code().value[0]
-            failure = RequestFailed(triton.explain(error, self.url, self._deadline).message)
-            self._failures[str(failure)] += 1
-        self._sent.append(sent)
-        self._done.append(done)
-        self._status.append(status)
-        return sent, done, failure, size
+    def finish(self) -> Path:
+        """Stop the generator, take the rest of what it measured, and return where it lies."""
+        self.generator.say("stop")
+        samples = self.generator.finish(self._options.deadline + 10)
+        self._pump.kill()
+        while self._take():
+            pass
+        if samples.conditions.ended == "killed":
+            _LOG.error("the generator was killed: %s has what it had written down", self.generator.spec.log)
+        path = self.generator.spec.path
+        return path if path.exists() else self.generator.spec.log
 
-    def close(self) -> Samples:
-        self._channel.close()
-        sent, done, status = (np.array(c, dtype=np.int64) for c in (self._sent, self._done, self._status))
-        return Samples(sent, done, status, self._failures)
+    def close(self) -> None:
+        self.generator.close()
+        if self._temporary:
+            self._temporary.cleanup()
+
+    def _spec(self) -> Spec:
+        options = self._options
+        folder = options.samples
+        if not folder or self._worker:
+            self._temporary = tempfile.TemporaryDirectory(prefix="repogen-load-")  # the master keeps what workers send
+            folder = self._temporary.name
+        if not options.model:
+            raise RepogenError("no model to ask", where="--model", hint="--model NAME, or REPOGEN_MODEL")
+        how = options.arrivals or ("poisson" if options.rate or options.user_rate else arrivals.CLOSED)
+        scheduled = arrivals.parse(how)
+        index = getattr(self._environment.runner, "worker_index", 0)
+        if scheduled.kind == "trace" and index > 0:
+            raise RepogenError("a trace is replayed by one process", where="--arrivals", hint="start one worker")
+        return Spec(
+            url=_address(self._environment.host or TritonUser.host),
+            model=options.model,
+            folder=str(Path(folder).absolute()),
+            name=f"samples-{socket.gethostname()}-{os.getpid()}-{next(_RUNS)}",
+            run=options.run_id,
+            payloads=str(Path(options.payloads).absolute()) if options.payloads else "",
+            shapes=tuple(options.shape),
+            batch=str(options.batch_size),
+            arrivals=how,
+            users=0,  # until Locust has started some
+            warm_up=options.warm_up,
+            duration=options.duration,
+            deadline=options.deadline,
+            seed=options.seed + 1000 * max(index, 0),
+            metrics=options.metrics,
+        )
+
+    def _run(self) -> None:
+        looks = 0
+        while not self.generator.ended:
+            gevent.sleep(_PUMP)
+            self._take()
+            looks += 1
+            if looks % _CHECK == 0 and self.watch.is_sure():
+                break
+        _end(self._environment)
+
+    def _take(self) -> bool:
+        """Give Locust what was answered since the last time; return whether there was anything."""
+        columns = self.generator.rows()
+        began = self.generator.began
+        measured = columns[:, columns[0] >= began] if began else columns[:, :0]
+        answered = measured[:, measured[4] == 0]
+        self.watch.add(answered[3] - answered[0])
+        if self._worker and self._options.until:
+            self.fresh.append((answered[3] - answered[0]).tobytes())
+        fire, name = self._environment.events.request.fire, self._options.model
+        taken = ((measured[3] - measured[0]) / 1e6).tolist()
+        context: dict[str, Any] = {}
+        for latency, code, size in zip(taken, measured[4].tolist(), measured[5].tolist(), strict=True):
+            fire(
+                request_type="grpc",
+                name=name,
+                response_time=latency,
+                response_length=size,
+                exception=self._failure(code) if code else None,
+                context=context,
+            )
+        return bool(columns.size)
+
+    def _failure(self, code: int) -> RequestFailed:
+        if code not in self._failures:
+            self._failures[code] = RequestFailed(_CODES.get(code, f"gRPC status {code}"))
+        return self._failures[code]
 
 
-def parse_shapes(texts: Iterable[str]) -> dict[str, tuple[int, ...]]:
-    """Return the sizes that `NAME:2,3` texts give; one text may hold several, separated by blanks."""
-    shapes = {}
-    for text in " ".join(texts).split():
-        name, found, sizes = text.rpartition(":")  # a tensor may be called input:0
-        parts = sizes.split(",") if sizes else []
-        if not found or not name or not all(part.isdecimal() for part in parts):
-            raise RepogenError(f"{text!r} is no shape", where="--shape", hint="write NAME:2,3")
-        shapes[name] = tuple(int(part) for part in parts)
-    return shapes
+class Watch:
+    """Looks at the pooled latencies of all processes until their percentile is known well enough."""
+
+    def __init__(self, until: str) -> None:
+        self._goal = intervals.parse_goal(until) if until else None
+        self._pieces: list[np.ndarray[Any, Any]] = []
+
+    def add(self, latencies: np.ndarray[Any, Any]) -> None:
+        if self._goal:
+            self._pieces.append(latencies)
+
+    def is_sure(self) -> bool:
+        return bool(self._goal and self._pieces and intervals.is_reached(self._goal, np.concatenate(self._pieces)))
+
+
+def _address(host: str) -> str:
+    return host.removeprefix("http://")  # Locust's web page wants a scheme
+
+
+def _end(environment: Any, error: RepogenError | None = None) -> None:
+    """End the test: the run is over, sure enough, or impossible."""
+    runner = environment.runner
+    if error:
+        _LOG.error("%s", error)
+        environment.process_exit_code = error.exit_code
+    if isinstance(runner, WorkerRunner):
+        runner.send_message(_ENDED, {"error": str(error or ""), "code": error.exit_code if error else 0})
+        return
+    # Not at once: Locust may be in the middle of starting, and would go on with it.
+    gevent.spawn_later(0.1, runner.quit if environment.parsed_options.headless else runner.stop)
 
 
 def _add_options(parser: Any) -> None:
-    parser.add_argument("--model", env_var="REPOGEN_MODEL", default="", help="Model to ask")
-    parser.add_argument(
-        "--batch-size", type=int, env_var="REPOGEN_BATCH_SIZE", default=1, help="Samples in each request"
-    )
-    parser.add_argument(
-        "--deadline",
-        type=float,
-        env_var="REPOGEN_DEADLINE",
-        default=_DEADLINE,
-        help="Seconds after which a request has failed",
-    )
-    # Paths of this machine have no place in a web form.
-    parser.add_argument(
-        "--payloads",
-        env_var="REPOGEN_PAYLOADS",
+    option = parser.add_argument
+    option("--model", env_var="REPOGEN_MODEL", default="", help="Model to ask")
+    option("--rate", type=float, env_var="REPOGEN_RATE", default=0.0, help="Requests a second, of all users together")
+    option("--user-rate", type=float, env_var="REPOGEN_USER_RATE", default=0.0, help="Or: requests a second, each user")
+    option(
+        "--arrivals",
+        env_var="REPOGEN_ARRIVALS",
         default="",
-        metavar="FILE",
-        include_in_web_ui=False,
-        help="Requests to send (.npz); made from the server's config where absent",
+        help="closed (each user waits for its answer), or with a rate: poisson (the default), constant, "
+        "burst(ON, OFF), ramp(PART, SECONDS); trace:FILE needs none",
     )
-    parser.add_argument(
+    option("--warm-up", type=float, env_var="REPOGEN_WARM_UP", default=1.0, help="Seconds that do not count")
+    option("--duration", type=float, env_var="REPOGEN_DURATION", default=0.0, help="Seconds that count; 0: no end")
+    option("--until", env_var="REPOGEN_UNTIL", default="", help="End when sure: p99±5%%")
+    option("--batch-size", env_var="REPOGEN_BATCH_SIZE", default="1", help="Samples a request, or a distribution")
+    option("--deadline", type=float, env_var="REPOGEN_DEADLINE", default=30.0, help="Seconds an answer may take")
+    option("--seed", type=int, env_var="REPOGEN_SEED", default=0, help="Of arrivals and made-up inputs")
+    hidden = {"include_in_web_ui": False}  # paths of this machine have no place in a web form
+    option(
+        "--payloads", env_var="REPOGEN_PAYLOADS", default="", metavar="FILE", help="Requests to send (.npz)", **hidden
+    )
+    option(
         "--shape",
         action="append",
         env_var="REPOGEN_SHAPE",
         default=[],
         metavar="NAME:2,3",
-        include_in_web_ui=False,
-        help="Sizes of an input that has free axes, batch axis left out; may be repeated",
+        help="Sizes of an input, batch axis left out, or of an axis: 'x.1: lognormal(320, 80)'; may be repeated",
+        **hidden,
     )
-    parser.add_argument(
-        "--samples",
-        env_var="REPOGEN_SAMPLES",
-        default="",
-        metavar="DIR",
-        include_in_web_ui=False,
-        help="Folder for the raw samples, one .npz for each process",
+    option(
+        "--samples", env_var="REPOGEN_SAMPLES", default="", metavar="DIR", help="Keep the raw samples here", **hidden
     )
+    option("--metrics", env_var="REPOGEN_METRICS", default="", metavar="HOST:PORT", help="Triton's metrics", **hidden)
+    option("--run-id", env_var="REPOGEN_RUN_ID", default="", help=argparse.SUPPRESS, **hidden)
 
 
-def _settle(**_: Any) -> None:
-    # Locust inspects its stack when it stops a test; the first time, that holds up every answer for 40 ms.
+def _settle(environment: Any, **_: Any) -> None:
+    # Locust inspects its stack when it stops a test; the first time, that holds up everything for 40 ms.
     inspect.stack()
     # gevent counts from when its loop last looked: --run-time would include the imports before.
     gevent.get_hub().loop.update_now()
+    # Locust's own percentiles are whole milliseconds; three digits tell 0.2 from 0.9.
+    locust.stats.bucket_response_time = lambda milliseconds: float(f"{milliseconds:.3g}")
+    if environment.parsed_options and not environment.parsed_options.run_id:
+        environment.parsed_options.run_id = secrets.token_hex(4)
+    if isinstance(environment.runner, MasterRunner):
+        Master(environment)
+    if isinstance(environment.runner, WorkerRunner):
+        environment.events.report_to_master.add_listener(partial(_report, environment))
+
+
+def _report(environment: Any, client_id: str, data: dict[str, Any]) -> None:
+    del client_id
+    session: Session | None = getattr(environment, "repogen", None)
+    if session is not None and session.fresh:
+        data["repogen"], session.fresh = session.fresh, []
+
+
+class Master:
+    """Where the samples of all workers come together, as they are: percentiles are never merged."""
+
+    def __init__(self, environment: Any) -> None:
+        self._environment = environment
+        self._ended = 0
+        self._watch = Watch("")
+        environment.runner.register_message(_SAMPLES, self._keep)
+        environment.runner.register_message(_ENDED, self._one_ended)
+        environment.events.test_start.add_listener(self._start)
+        environment.events.worker_report.add_listener(self._report)
+
+    def _start(self, **_: Any) -> None:
+        self._ended = 0
+        self._watch = Watch(self._environment.parsed_options.until)
+
+    def _keep(self, environment: Any, msg: Any, **_: Any) -> None:
+        if folder := environment.parsed_options.samples:
+            path = Path(folder) / Path(msg.data["name"]).name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(msg.data["content"])
+
+    def _one_ended(self, environment: Any, msg: Any, **_: Any) -> None:
+        self._ended += 1
+        if msg.data["error"]:
+            _LOG.error("%s", msg.data["error"])
+            environment.process_exit_code = msg.data["code"]
+        if self._ended >= environment.runner.worker_count or msg.data["error"]:
+            _end(environment)
+
+    def _report(self, client_id: str, data: dict[str, Any]) -> None:
+        del client_id
+        for latencies in data.get("repogen", ()):
+            self._watch.add(np.frombuffer(latencies, dtype=np.int64))
+        if data.get("repogen") and self._watch.is_sure():
+            _end(self._environment)
 
 
 def _open(environment: Any, **_: Any) -> None:
@@ -181,57 +318,37 @@ def _open(environment: Any, **_: Any) -> None:
     environment.repogen = None
     if isinstance(environment.runner, MasterRunner):
         return
-    init_gevent()  # before any channel, or the first call blocks every user
-    options = environment.parsed_options
     try:
-        url = triton.address(environment.host or TritonUser.host)
-        session = Session(url=url, model=options.model, requests=_requests(url, options), deadline=options.deadline)
-        session.connect()
+        environment.repogen, environment.process_exit_code = Session(environment), None
     except RepogenError as error:
-        _LOG.error("%s", error)
-        environment.process_exit_code = error.exit_code
-        # Not at once: Locust is in the middle of starting, and would go on with it.
-        end = environment.runner.quit if options.headless else environment.runner.stop
-        gevent.spawn_later(0.1, end)
-        return
-    environment.repogen, environment.process_exit_code = session, None
-
-
-def _requests(url: str, options: argparse.Namespace) -> list[bytes]:
-    if not options.model:
-        raise RepogenError("no model to ask", where="--model", hint="--model NAME, or REPOGEN_MODEL")
-    if options.payloads:
-        arrays = payload.load(Path(options.payloads))
-    else:
-        arrays = _from_server(url, options.model, options.batch_size, parse_shapes(options.shape))
-    return [triton.encode(options.model, request) for request in arrays]
-
-
-def _from_server(url: str, model: str, batch: int, shapes: Mapping[str, tuple[int, ...]]) -> list[Any]:
-    with triton.Client(url) as client:
-        served = payload.from_config(client.config(model), shapes)
-    for tensor in served.inputs:
-        if -1 in tensor.dims:
-            _LOG.warning(
-                "input %s has dims %s: its free axes get a small size; --shape %s:... says which",
-                tensor.name,
-                list(tensor.dims),
-                tensor.name,
-            )
-    return payload.pool(served, batch=batch, count=_POOL, seed=0)
+        _end(environment, error)
 
 
 def _close(environment: Any, **_: Any) -> None:
-    session = getattr(environment, "repogen", None)
+    session: Session | None = getattr(environment, "repogen", None)
     if session is None:
         return
-    samples, environment.repogen = session.close(), None
-    folder = environment.parsed_options.samples
-    if folder:
-        save(Path(folder) / f"samples-{socket.gethostname()}-{os.getpid()}-{next(_RUNS)}.npz", samples)
+    environment.repogen = None
+    try:
+        path = session.finish()
+        if isinstance(environment.runner, WorkerRunner):
+            environment.runner.send_message(_SAMPLES, {"name": path.name, "content": path.read_bytes()})
+    except RepogenError as error:
+        _LOG.error("%s", error)
+        environment.process_exit_code = error.exit_code
+    finally:
+        session.close()
+
+
+def _hurry(environment: Any, **_: Any) -> None:
+    """End what counts before Locust stops its users one by one."""
+    session: Session | None = getattr(environment, "repogen", None)
+    if session is not None:
+        session.generator.say("stop")
 
 
 events.init_command_line_parser.add_listener(_add_options)
 events.init.add_listener(_settle)
 events.test_start.add_listener(_open)
+events.test_stopping.add_listener(_hurry)
 events.test_stop.add_listener(_close)

@@ -6,6 +6,7 @@ import pytest
 
 from repogen.errors import RepogenError
 from repogen.load import payload, samples
+from repogen.load.distribution import parse
 from repogen.model import InputHint, ServedModel, ServedTensor, ShapeRange
 from repogen.triton import encode
 from tests.fake_triton import identity_config
@@ -43,6 +44,46 @@ def test_a_batch_that_the_model_does_not_take(limit, batch):
         payload.pool(replace(MODEL, max_batch_size=limit), batch=batch, count=1, seed=0)
 
 
+def test_sizes_and_batches_follow_their_distributions():
+    batch, sizes = parse("choice(1*3, 4)", ""), {"W": parse("uniform(2, 20)", "")}
+    requests = payload.pool(MODEL, count=32, seed=0, batch=batch, sizes=sizes)
+    assert sorted(payload.batch_of(MODEL, r) for r in requests) == [1] * 24 + [4] * 8
+    widths = {r["image"].shape[-1] for r in requests}
+    assert widths == {2, 3, 4, 5, 6, 7, 8, 9}  # clipped to the range of W
+    assert all(r["image"].shape[0] == r["text"].shape[0] for r in requests)
+
+
+def test_a_distribution_of_batches_beyond_the_limit():
+    with pytest.raises(RepogenError, match="m takes no requests of batch 5"):
+        payload.pool(MODEL, count=8, seed=0, batch=parse("uniform(1, 5)", ""))
+
+
+def test_an_axis_that_the_model_has_not():
+    with pytest.raises(RepogenError, match=r"m has no free axis 'H' \(its free axes: W\)"):
+        payload.pool(MODEL, count=1, seed=0, sizes={"H": parse("3", "")})
+
+
+def test_a_pool_of_large_requests_is_small(monkeypatch):
+    monkeypatch.setattr(payload, "_LARGEST", 5000)
+    wide = replace(MODEL, inputs=(ServedTensor("x", "TYPE_UINT8", (2000,)),))
+    assert len(payload.pool(wide, count=32, seed=0)) == 4
+
+
+def test_the_texts_of_shapes():
+    texts = ["x:2,3; input:0:4", "s:", "W: lognormal(320, 80) step 32", "W:9"]
+    shapes, spread = payload.parse_sizes(texts)
+    assert shapes == {"x": (2, 3), "input:0": (4,), "s": (), "W": (9,)}
+    assert spread == {"W": parse("lognormal(320, 80) step 32", "")}
+    assert payload.split_sizes(MODEL, ["W: 9"]) == ({}, {"W": parse("9", "")})
+    assert payload.split_sizes(MODEL, ["text: 9"]) == ({"text": (9,)}, {})
+
+
+@pytest.mark.parametrize("text", ["x", ":3", "x:a", "x:2,", "x:-1", "x:2;y"])
+def test_a_text_that_is_no_shape(text):
+    with pytest.raises(RepogenError, match="is no shape"):
+        payload.parse_sizes([text])
+
+
 def test_requests_survive_their_file(tmp_path):
     strings = np.array([[b"\x00\xff", b""]], dtype=object)
     requests = [
@@ -76,6 +117,8 @@ def test_from_a_live_config():
     assert model.dynamic_batching.max_queue_delay == 500
     assert payload.pool(model, batch=2, count=1, seed=0)[0]["x"].shape == (2, 3, 5)
     assert payload.from_config(identity_config("m"), {}).dynamic_batching is None
+    free = payload.from_config(config, {})
+    assert payload.pool(free, count=1, seed=0, sizes={"x.2": parse("7", "")})[0]["x"].shape == (1, 3, 7)
 
 
 def test_a_free_axis_without_a_size_gets_one():

@@ -1,6 +1,9 @@
 """The real locustfile under a real Locust, against a scripted Triton."""
 
+import importlib.util
+import json
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -13,38 +16,35 @@ import numpy as np
 import pytest
 
 from repogen.assets import LOADTESTS
-from repogen.errors import MissingExtra, Refused, RepogenError, ServerError
+from repogen.errors import MissingExtra, Refused, RepogenError
 from repogen.load import runner, samples
-from repogen.load.metrics import summarise
-from repogen.triton import Client
+from repogen.load.intervals import percentile
+from repogen.load.metrics import result, summarise
+from repogen.load.process import environment
+from repogen.load.runner import Load
 from tests.fake_triton import FakeModel, FakeTriton, Refusal, echo, identity_config
+from tests.load.drive import REQUESTS, wait_for
 
-REQUESTS = [{"x": np.full((1, 4), number, dtype=np.float32)} for number in range(3)]
 
-
-def children():
-    """Process ids of our Locust children."""
+def family():
+    """Command lines of our Locusts and generators, wherever they hang."""
     found = []
     for folder in Path("/proc").glob("[0-9]*"):
         try:
-            parent = (folder / "stat").read_text().rpartition(")")[2].split()[1]
-            if parent == str(os.getpid()) and b"locust" in (folder / "cmdline").read_bytes():
-                found.append(folder.name)
-        except OSError:  # noqa: PERF203 - it ended meanwhile
+            line = (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode()
+            text = (folder / "environ").read_bytes()
+        except OSError:
             continue
+        if f"REPOGEN_TLS_TEST={os.getpid()}".encode() in text and ("locust" in line or "repogen.load" in line):
+            found.append(line)
     return found
 
 
-def measure(fake, **options):
-    with Client(fake.url) as client:
-        settings = {"users": 2, "duration": 2, "deadline": 5.0, **options}
-        return runner.measure(client, "echo", REQUESTS, **settings)
-
-
-@pytest.fixture
-def fake():
-    with FakeTriton(FakeModel(identity_config("echo"))) as server:
-        yield server
+@pytest.fixture(autouse=True)
+def _marked(monkeypatch):
+    monkeypatch.setenv("REPOGEN_TLS_TEST", str(os.getpid()))  # a variable that children keep
+    yield
+    wait_for(lambda: not family(), 5)
 
 
 def slowly(request):
@@ -52,103 +52,117 @@ def slowly(request):
     return echo(request)
 
 
+@pytest.fixture
+def fake():
+    with FakeTriton(FakeModel(identity_config("echo"), slowly)) as server:
+        yield server
+
+
+def measure(fake, folder=None, **changes):
+    load = Load(**{"users": 2, "duration": 1.0, "warm_up": 0.0, "deadline": 5.0, **changes})
+    return runner.measure(fake.url, "echo", REQUESTS, load, folder=folder)
+
+
 def test_a_run_and_its_figures(fake):
-    fake.models["echo"].infer = slowly
-    measured, statistics = measure(fake, users=4)
+    measured = measure(fake, users=4, duration=1.5)
     seen = summarise(measured)
     assert seen.errors == 0
-    assert statistics.requests == seen.requests > 100  # the warm-up is in neither
-    assert 20 <= seen.p50 <= seen.p99 <= seen.max
-    assert 1.8 < seen.seconds < 2.5
+    assert measured[0].server["statistics"]["requests"] == seen.requests > 100
+    assert 20 <= seen.p50 <= seen.max
+    assert seen.seconds == pytest.approx(1.5, abs=0.01)
     values = {r.raw_input_contents[0] for name, r in fake.calls if name == "ModelInfer"}
     assert len(values) == 3
-    assert not children()
+    assert not family()
+
+
+def test_two_processes_pool_their_samples(fake, tmp_path):
+    measured = measure(fake, tmp_path, users=4, workers=2, rate=600.0, arrivals="constant", duration=2.0, warm_up=0.3)
+    assert len(measured) == 2
+    assert {part.conditions.rate for part in measured} == {300.0}
+    assert {part.conditions.run for part in measured} == {measured[0].conditions.run}
+    one = result(measured)
+    assert (one.users, one.target_rate) == (4, 600.0)
+    pooled = np.sort(np.concatenate([(p.done - p.intended)[p.measured & (p.status == 0)] for p in measured]))
+    assert len(pooled) == pytest.approx(1200, abs=6)
+    assert one.summary.p99 == percentile(pooled, 99) * 1e-6
+    assert sorted(p.name for p in tmp_path.iterdir()) == sorted(f"{p.stem}.npz" for p in tmp_path.glob("*.npz"))
+
+
+def test_it_ends_when_it_is_sure(fake):
+    begun = time.monotonic()
+    fake.models["echo"].infer = echo
+    measured = measure(fake, users=1, rate=500.0, arrivals="constant", duration=60.0, until="p50±40%")
+    assert time.monotonic() - begun < 30
+    assert measured[0].conditions.ended == "stopped"
 
 
 def test_failures_are_counted_and_lend_no_latency(fake):
     numbers = iter(range(10**9))
 
     def every_other(request):
-        number = next(numbers)
-        if number >= runner._WARM_UP and number % 2:
+        if next(numbers) % 2:
             raise Refusal("RESOURCE_EXHAUSTED", "out of memory for echo")
         return slowly(request)
 
     fake.models["echo"].infer = every_other
-    measured, statistics = measure(fake)
-    seen = summarise(measured)
-    assert seen.errors == statistics.failures > 5
-    assert seen.p50 >= 20
-    [(message, count)] = seen.failures
-    assert "out of memory for echo" in message
-    assert count == seen.errors
+    measured = measure(fake, users=4)
+    one = result(measured)
+    assert one.summary.errors > 5
+    assert one.summary.p50 >= 20
+    assert one.summary.failures == (("out of memory for echo", one.summary.errors),)
+    assert "requests failed, most with: out of memory for echo" in str(one.verdict)
 
 
 def test_every_request_fails(fake):
     numbers = iter(range(10**9))
 
-    def after_warm_up(request):
-        if next(numbers) < runner._WARM_UP:
+    def after_the_first(request):
+        if next(numbers) == 0:
             return echo(request)
         raise Refusal("INTERNAL", "plan is broken")
 
-    fake.models["echo"].infer = after_warm_up
-    with pytest.raises(Refused, match=r"echo: all \d+ requests failed, the first with: .*plan is broken"):
-        measure(fake, duration=1)
+    fake.models["echo"].infer = after_the_first
+    with pytest.raises(Refused, match=r"echo: all \d+ requests failed, the first with: plan is broken"):
+        measure(fake)
 
 
-def test_a_model_that_refuses_the_warm_up_is_not_loaded(fake):
+def test_a_model_that_refuses_its_first_request_is_not_loaded(fake):
     def refuse(_):
         raise Refusal("INVALID_ARGUMENT", "unexpected shape")
 
     fake.models["echo"].infer = refuse
-    with pytest.raises(Refused, match=r"echo: warm-up request 1 of 3 failed: .*unexpected shape"):
+    with pytest.raises(Refused, match=r"echo: the first request failed: unexpected shape"):
         measure(fake)
 
 
 def test_the_server_goes_away(fake):
-    fake.models["echo"].infer = slowly
-    timer = threading.Timer(3, fake.kill)
-    timer.start()
+    answers = iter(range(10**9))
+
+    def dying(request):
+        if next(answers) == 30:
+            threading.Thread(target=fake.kill).start()
+        return slowly(request)
+
+    fake.models["echo"].infer = dying
     start = time.monotonic()
-    with pytest.raises(ServerError, match=r"echo: the server was lost .* \d+ of \d+ requests failed"):
-        measure(fake, duration=4, deadline=1.0)
-    assert time.monotonic() - start < 4 + 1 + 6
-    timer.join()
-    assert not children()
+    one = result(measure(fake, duration=3.0, deadline=1.0))
+    assert time.monotonic() - start < 3 + 1 + 15
+    assert not one.verdict.valid
+    assert "the server was lost" in one.verdict.reasons[0]
+    assert "requests failed" in one.verdict.reasons[1]
 
 
-def test_a_server_that_hangs_ends_within_the_deadline(fake):
-    free = threading.Event()
-    numbers = iter(range(10**9))
-
-    def hang(request):
-        if next(numbers) > 10:
-            free.wait(10)
-        return echo(request)
-
-    fake.models["echo"].infer = hang
-    start = time.monotonic()
-    measured, _ = measure(fake, duration=1, deadline=0.5)
-    assert time.monotonic() - start < 1 + 0.5 + 6
-    free.set()
-    seen = summarise(measured)
-    assert seen.errors >= 2
-    assert "within 0.5 s" in seen.failures[0][0]
-
-
-def test_an_interrupt_leaves_no_locust_behind(fake, monkeypatch):
+def test_an_interrupt_leaves_no_process_behind(fake, monkeypatch):
     class Interrupted(subprocess.Popen):
         def wait(self, timeout=None):
-            if timeout and timeout > 10:
-                assert children()
+            if timeout == runner._LOOK and any(name == "ModelInfer" for name, _ in fake.calls[5:]):
                 raise KeyboardInterrupt
             return super().wait(timeout)
 
     monkeypatch.setattr(runner.subprocess, "Popen", Interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        measure(fake)
-    assert not children()
+    one = result(measure(fake, duration=60.0))
+    assert 0 < one.summary.requests < 1000
+    assert "interrupted" in str(one.verdict) or one.conditions[0].ended == "stopped"
 
 
 def test_locust_that_cannot_start_says_why(fake, monkeypatch, tmp_path):
@@ -159,15 +173,30 @@ def test_locust_that_cannot_start_says_why(fake, monkeypatch, tmp_path):
 
 
 def test_without_locust(fake, monkeypatch):
-    monkeypatch.setattr(runner.importlib.util, "find_spec", lambda _: None)
+    monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
     with pytest.raises(MissingExtra, match=r"pip install 'repogen\[load\]'"):
         measure(fake)
+
+
+@pytest.mark.parametrize(
+    ("load", "words"),
+    [
+        (Load(arrivals="constant"), "constant needs a rate"),
+        (Load(arrivals="closed", rate=3.0), "a closed loop has no rate"),
+        (Load(users=1, workers=2), "2 workers share 1 users"),
+        (Load(until="p99"), "says no precision"),
+        (Load(arrivals="trace:/nowhere.csv"), "cannot be read"),
+    ],
+)
+def test_a_load_that_cannot_be(load, words):
+    with pytest.raises(RepogenError, match=words):
+        load.check()
 
 
 def locust(*options):
     return subprocess.Popen(
         [sys.executable, "-m", "locust", "-f", str(LOADTESTS / "locustfile.py"), *options],
-        env=runner._environment(),
+        env=environment(),
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -177,19 +206,26 @@ def locust(*options):
 def test_locust_by_itself(fake, tmp_path):
     fake.models["echo"].config.input[0].dims[:] = [-1, -1]
     process = locust(
-        *("--headless", "--host", f"grpc://{fake.url}", "--model", "echo", "--run-time", "1", "-u", "2"),
-        *("--batch-size", "2", "--shape", "x:3,5", "--samples", str(tmp_path)),
+        *("--headless", "--host", f"grpc://{fake.url}", "--model", "echo", "--run-time", "3", "-u", "2", "-r", "2"),
+        *("--batch-size", "2", "--shape", "x:3,5", "--samples", str(tmp_path), "--warm-up", "0.2"),
+        *("--csv", str(tmp_path / "stats"), "--html", str(tmp_path / "page.html")),
     )
-    output, _ = process.communicate(timeout=20)
+    output, _ = process.communicate(timeout=40)
     assert process.returncode == 0, output
-    assert len(samples.load_all(tmp_path)[0].sent) > 10
+    [part] = samples.load_all(tmp_path)
+    assert part.conditions.ended == "stopped"
+    assert len(part.sent) > 10
     asked = next(r for name, r in fake.calls if name == "ModelInfer")
     assert list(asked.inputs[0].shape) == [2, 3, 5]
+    row = (tmp_path / "stats_stats.csv").read_text().splitlines()[1].split(",")
+    assert row[:2] == ["grpc", "echo"]
+    assert int(row[2]) == part.measured.sum()  # Locust was told of every request that counts
+    assert "echo" in (tmp_path / "page.html").read_text()
 
 
 def test_locust_by_itself_with_nothing_to_ask(fake):
     process = locust("--headless", "--host", fake.url, "--run-time", "20")
-    output, _ = process.communicate(timeout=15)
+    output, _ = process.communicate(timeout=30)
     assert process.returncode == 2
     assert "--model: no model to ask" in output
     assert "Traceback" not in output
@@ -201,18 +237,27 @@ def test_the_web_page_starts_and_stops_a_test(fake, tmp_path):
     process = locust("--host", fake.url, "--model", "echo", *options)
     try:
         page = f"http://127.0.0.1:{port}"
-        wait_for(lambda: urllib.request.urlopen(page, timeout=2).status == 200)
+        wait_for(lambda: answers(page), 30)
         form = {"user_count": 2, "spawn_rate": 2, "host": fake.url, "model": "echo", "batch_size": 3, "deadline": 5}
-        urllib.request.urlopen(f"{page}/swarm", urllib.parse.urlencode(form).encode(), timeout=5).close()
+        form |= {"warm_up": 0, "duration": 0}
+        urllib.request.urlopen(f"{page}/swarm", urllib.parse.urlencode(form).encode(), timeout=30).close()
         wait_for(lambda: sum(name == "ModelInfer" for name, _ in fake.calls) > 20)
-        urllib.request.urlopen(f"{page}/stop", b"", timeout=10).close()
-        wait_for(lambda: samples.load_all(tmp_path))
+        wait_for(lambda: json.load(urllib.request.urlopen(f"{page}/stats/requests", timeout=5))["stats"][0]["num_requests"])
+        urllib.request.urlopen(f"{page}/stop", timeout=20).close()
+        wait_for(lambda: list(tmp_path.glob("*.npz")))
     finally:
-        process.terminate()
-        output, _ = process.communicate(timeout=10)
+        process.send_signal(signal.SIGTERM)
+        output, _ = process.communicate(timeout=20)
     asked = [r for name, r in fake.calls if name == "ModelInfer"]
     assert list(asked[-1].inputs[0].shape) == [3, 4]
     assert "Traceback" not in output
+
+
+def answers(page):
+    try:
+        return urllib.request.urlopen(page, timeout=2).status == 200
+    except OSError:
+        return False
 
 
 def free_port():
@@ -221,15 +266,3 @@ def free_port():
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return probe.getsockname()[1]
-
-
-def wait_for(condition, seconds=10):
-    end = time.monotonic() + seconds
-    while time.monotonic() < end:
-        try:
-            if condition():
-                return
-        except OSError:
-            pass
-        time.sleep(0.1)
-    raise AssertionError("it did not happen in time")

@@ -1,0 +1,71 @@
+"""Look at a plan that was just built, as the server will open it: its layers, their times, its tensors."""
+
+import contextlib
+import importlib.util
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from repogen.assets import TEMPLATES
+
+_RUNS = 20
+
+
+def plan_engine() -> ModuleType:
+    """Return the module that runs plans, which lies among the templates because Triton's stub needs it as a file."""
+    spec = importlib.util.spec_from_file_location("plan_engine", TEMPLATES / "embedded" / "plan_engine.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def inspect_plan(trt: Any, output: Path, question: Mapping[str, Any]) -> list[tuple[str, str, Any, Any, bool]]:
+    """Write `layers.json` and `times.json` beside the plan, and return its tensors: kind, name, type, shape, sizes."""
+    engine = plan_engine().Engine(str(output / "model.plan"), version_compatible=question["version_compatible"])
+    inspector = engine.engine.create_engine_inspector()
+    (output / "layers.json").write_text(inspector.get_engine_information(trt.LayerInformationFormat.JSON))
+    with contextlib.suppress(Exception):  # times are worth having, but no reason to lose a plan that is right
+        (output / "times.json").write_text(json.dumps(_layer_times(trt, engine, question)))
+    return [
+        (
+            kind,
+            name,
+            engine.engine.get_tensor_dtype(name),
+            engine.shape(name),
+            engine.engine.is_shape_inference_io(name),
+        )
+        for kind, names in (("input", engine.inputs), ("output", engine.outputs))
+        for name in names
+    ]
+
+
+def _layer_times(trt: Any, engine: Any, question: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return the mean milliseconds of each layer at the first profile's optimum, zeros as inputs."""
+
+    class Times(trt.IProfiler):  # type: ignore[misc] # TensorRT's classes have no types
+        def __init__(self) -> None:
+            trt.IProfiler.__init__(self)
+            self.found: dict[str, list[float]] = {}
+
+        def report_layer_time(self, name: str, milliseconds: float) -> None:
+            self.found.setdefault(name, []).append(milliseconds)
+
+    profile = question["profiles"][0] if question["profiles"] else {"shapes": {}, "values": {}}
+    shapes = {}
+    for name in engine.inputs:
+        span, values = profile["shapes"].get(name), profile["values"].get(name)
+        fixed = (len(values[1]),) if values else engine.shape(name)
+        shapes[name] = tuple(span[1]) if span else fixed
+    for name, room in engine.room(shapes).items():
+        room[...] = profile["values"][name][1] if name in profile["values"] else 0
+    engine.run(shapes)  # the first run is no measure
+    times = Times()
+    for context in engine.contexts.values():
+        context.profiler = times
+    for _ in range(_RUNS):
+        engine.run(shapes)
+    return [{"layer": name, "ms": round(sum(found) / len(found), 6)} for name, found in times.found.items()]

@@ -1,0 +1,201 @@
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from repogen.errors import Refused, ServerError
+from repogen.pbtxt import parse
+from repogen.tune.journal import Journal
+from repogen.tune.override import borrowed, give_back_left, put, setting_of, with_setting
+from repogen.tune.setting import QueuePolicy, Setting
+
+CONFIG = """
+name: "ocr" backend: "python" max_batch_size: 8
+input [{ name: "x" data_type: TYPE_FP32 dims: [-1] }]
+output [{ name: "y" data_type: TYPE_FP32 dims: [-1] }]
+instance_group [{ kind: KIND_CPU count: 2 }]
+dynamic_batching {
+  max_queue_delay_microseconds: 3000 preferred_batch_size: [4] preserve_ordering: true
+  default_queue_policy { default_timeout_microseconds: 9000 max_queue_size: 7 }
+}
+"""
+
+
+class FakeServer:
+    """Runs what it was loaded with; `stubborn` ignores overrides, as POLL mode would."""
+
+    url = "127.0.0.1:8001"
+
+    def __init__(self, text=CONFIG, *, stubborn=False):
+        self.running, self.loads, self.stubborn = parse(text), 0, stubborn
+
+    def config(self, model):
+        assert model == self.running.name
+        return self.running
+
+    def load(self, name, config_json=None):
+        from google.protobuf.json_format import Parse
+
+        assert config_json is not None, "a plain load restores nothing"
+        self.loads += 1
+        if not self.stubborn:
+            self.running = Parse(config_json, type(self.running)())
+
+
+@pytest.fixture
+def journal(tmp_path):
+    return Journal(tmp_path / "ocr.jsonl")
+
+
+def test_the_setting_of_a_config():
+    policy = QueuePolicy(9000, "reject", 7)
+    assert setting_of(parse(CONFIG)) == Setting(8, 2, 3000, (4,), preserve_ordering=True, free_axes=True, policy=policy)
+
+
+@pytest.mark.parametrize(
+    ("edit", "words"),
+    [
+        pytest.param(("max_batch_size: 8", "max_batch_size: 0"), "never merged", id="unbatched"),
+        pytest.param(
+            ("instance_group [", "instance_group [{ kind: KIND_CPU count: 1 }, "), "2 instance groups", id="groups"
+        ),
+        pytest.param(("dynamic_batching {", "sequence_batching {} #"), "another scheduler", id="sequences"),
+    ],
+)
+def test_what_cannot_be_tuned_is_refused(edit, words):
+    text = (
+        CONFIG.replace(*edit)
+        if "sequence" not in edit[1]
+        else CONFIG.split("dynamic_batching")[0] + "sequence_batching {}"
+    )
+    with pytest.raises(Refused, match=words):
+        setting_of(parse(text))
+
+
+def test_a_setting_is_put_into_a_copy_and_the_rest_stays():
+    config = parse(CONFIG)
+    changed = with_setting(config, Setting(4, 3, 500, (2,)))
+    assert (changed.max_batch_size, changed.instance_group[0].count) == (4, 3)
+    assert changed.dynamic_batching.max_queue_delay_microseconds == 500
+    assert list(changed.dynamic_batching.preferred_batch_size) == [2]
+    assert changed.dynamic_batching.default_queue_policy.max_queue_size == 7
+    assert config == parse(CONFIG)
+    assert not with_setting(config, Setting(8, batching=False)).HasField("dynamic_batching")
+    assert with_setting(with_setting(config, Setting(8, batching=False)), Setting(8)).HasField("dynamic_batching")
+
+
+def test_instances_are_counted_over_the_gpus_of_a_group():
+    text = CONFIG.replace("kind: KIND_CPU count: 2", "kind: KIND_GPU count: 1 gpus: [0, 1]")
+    assert setting_of(parse(text)).instances == 2
+    assert with_setting(parse(text), Setting(8, 4)).instance_group[0].count == 2
+
+
+def test_a_server_that_ignores_overrides_is_found_out():
+    server = FakeServer(stubborn=True)
+    with pytest.raises(ServerError, match="does not run the config that it was loaded with"):
+        put(server, with_setting(server.running, Setting(8, 1, 100)))
+
+
+@pytest.mark.parametrize("end", [None, ValueError, KeyboardInterrupt])
+def test_the_config_is_back_however_the_block_ends(journal, end):
+    server = FakeServer()
+    try:
+        with borrowed(server, "ocr", journal) as original:
+            put(server, with_setting(original, Setting(8, 1, 100)))
+            assert journal.borrowed() is not None
+            if end:
+                raise end
+    except (ValueError, KeyboardInterrupt):
+        pass
+    assert server.running == parse(CONFIG)
+    assert journal.borrowed() is None
+
+
+def test_nothing_is_loaded_where_nothing_was_changed(journal):
+    server = FakeServer()
+    with borrowed(server, "ocr", journal):
+        pass
+    assert server.loads == 0
+
+
+def test_the_next_run_puts_back_what_a_killed_one_left(journal):
+    server = FakeServer()
+    block = borrowed(server, "ocr", journal)
+    original = block.__enter__()  # and never left: as after kill -9
+    put(server, with_setting(original, Setting(8, 1, 100)))
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    assert give_back_left(server, journal)
+    assert server.running == parse(CONFIG)
+    assert not give_back_left(server, journal)
+
+
+def test_what_was_left_on_another_server_is_said(journal):
+    journal.add("borrowed", url="elsewhere:8001", model="ocr", config={})
+    with pytest.raises(Refused, match="left ocr at elsewhere:8001"):
+        give_back_left(FakeServer(), journal)
+
+
+def test_a_config_that_does_not_come_back_is_an_error_and_stays_on_record(journal):
+    server = FakeServer()
+    with (
+        pytest.raises(ServerError, match="does not run its own config again"),
+        borrowed(server, "ocr", journal) as original,
+    ):
+        put(server, with_setting(original, Setting(8, 1, 100)))
+        server.stubborn = True
+    assert journal.borrowed() is not None
+
+
+SCRIPT = """
+import sys, time
+from pathlib import Path
+from tests.tune.test_override import FakeServer
+from repogen.tune.journal import Journal
+from repogen.tune.override import borrowed, put, with_setting
+from repogen.tune.setting import Setting
+
+class Slow(FakeServer):
+    def load(self, name, config_json=None):
+        super().load(name, config_json)
+        if self.loads > 1:
+            print("restoring", flush=True)
+            time.sleep(float(sys.argv[2]))
+
+server = Slow()
+with borrowed(server, "ocr", Journal(Path(sys.argv[1]))) as original:
+    put(server, with_setting(original, Setting(8, 1, 100)))
+    print("trial", flush=True)
+    time.sleep(30)
+"""
+
+
+def child(journal, pause):
+    return subprocess.Popen(
+        [sys.executable, "-c", SCRIPT, str(journal.path), str(pause)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        env={**os.environ, "PYTHONPATH": os.getcwd()},
+    )
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_ends_the_trial_and_the_config_comes_back(journal, number):
+    with child(journal, 0) as process:
+        assert process.stdout.readline() == "trial\n"
+        process.send_signal(number)
+        assert process.stdout.readline() == "restoring\n"
+        assert process.wait(20) != 0
+    assert journal.borrowed() is None
+
+
+def test_a_second_signal_ends_the_process_at_once(journal):
+    with child(journal, 30) as process:
+        assert process.stdout.readline() == "trial\n"
+        process.send_signal(signal.SIGINT)
+        assert process.stdout.readline() == "restoring\n"
+        process.send_signal(signal.SIGINT)
+        assert process.wait(10) == 130
+    assert journal.borrowed() is not None
