@@ -148,3 +148,25 @@ def sentences(count: int, sequence: int, words: int, seed: int) -> dict[str, np.
     rng = np.random.default_rng(seed)
     mask = (np.arange(sequence) < rng.integers(sequence // 4, sequence + 1, (count, 1))).astype(np.int64)
     return {"input_ids": rng.integers(1, words, (count, sequence)) * mask, "attention_mask": mask}
+
+
+_TEXT = """the quick brown fox jumps over lazy dog invoice total amount due street number order shipped to customer
+price open daily from 9 until 18 exit only no smoking please ring bell 4711 19.99 2026"""
+
+
+def lines(count: int, seed: int) -> dict[str, np.ndarray]:
+    """Return lines of printed text as a PP-OCR recogniser reads them (needs Pillow)."""
+    from PIL import Image, ImageDraw, ImageFont
+
+    rng = np.random.default_rng(seed)
+    made = []
+    for _ in range(count):
+        paper, ink = (tuple(int(v) for v in rng.integers(low, high, 3)) for low, high in ((150, 256), (0, 90)))
+        picture = Image.new("RGB", (320, 48), paper)
+        place = (int(rng.integers(6, 14)), int(rng.integers(4, 10)))
+        font = ImageFont.load_default(int(rng.integers(22, 30)))
+        text = " ".join(rng.choice(_TEXT.split(), rng.integers(2, 5)))
+        ImageDraw.Draw(picture).text(place, text, fill=ink, font=font)
+        pixels = np.asarray(picture, np.float32) / 255 + rng.normal(0, 0.02, (48, 320, 3))
+        made.append(((pixels - 0.5) / 0.5).transpose(2, 0, 1)[::-1])
+    return {"x": np.stack(made).astype(np.float32)}

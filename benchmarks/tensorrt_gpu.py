@@ -86,25 +86,29 @@ def make(run: Run) -> None:
 # --- build --------------------------------------------------------------------------------------------------------
 
 
-def manifest(run: Run) -> Path:
+def manifest(run: Run, without: tuple[str, ...] = ()) -> Path:
     """Write the manifest of every plan; the profile of fp16 BERT is in two parts, each best at one end."""
     target = "tensorrt: rtx" if run.rehearse else f'tensorrt: "{tensorrt_version()}"'
     lines = ['triton: "24.01"', target, "repository: repository", "defaults:", "  backend: tensorrt",
              "  max_batch_size: 32", "  workspace: 8GiB", "  optimization: {cuda_graphs: true}",
              "  instances: [{kind: gpu, count: 2}]", "models:"]  # fmt: skip
-    for name in run.models:
-        for precision in run.precisions:
-            lines += [f"  {name}_{precision}:", f"    source: {name}.onnx", f"    precision: {precision}"]
-            if precision == "int8":
-                lines.append(f"    calibration: {{data: {name}.calib.npz}}")
-            if name == "bert":
-                lines += ["    inputs:", "      input_ids: {range: [0, 30522]}", "      attention_mask: {values: [1]}"]
-                if precision == "fp16":
-                    lines += ["    profiles:", "      - {batch: {min: 1, opt: 1, max: 8}}",
-                              "      - {batch: {min: 1, opt: 32, max: 32}}"]  # fmt: skip
+    for name in (name for name in names(run) if name not in without):
+        source, precision = name.split("_")
+        lines += [f"  {name}:", f"    source: {source}.onnx", f"    precision: {precision}"]
+        if precision == "int8":
+            lines.append(f"    calibration: {{data: {source}.calib.npz}}")
+        if source == "bert":
+            lines += ["    inputs:", "      input_ids: {range: [0, 30522]}", "      attention_mask: {values: [1]}"]
+        if name == "bert_fp16":
+            lines += ["    profiles:", "      - {batch: {min: 1, opt: 1, max: 8}}",
+                      "      - {batch: {min: 1, opt: 32, max: 32}}"]  # fmt: skip
     path = run.work / "repogen.yaml"
     path.write_text("\n".join(lines) + "\n")
     return path
+
+
+def names(run: Run) -> list[str]:
+    return [f"{name}_{precision}" for precision in run.precisions for name in run.models]
 
 
 def tensorrt_version() -> str:
@@ -120,24 +124,59 @@ def environment(run: Run, cache: str = "cache") -> dict[str, str]:
 
 
 def build(run: Run) -> None:
-    """Build by `repogen sync`, see that a second one builds nothing, and build again with warm timing caches."""
+    """Build each plan, publish them by `repogen sync`, see that a second one builds nothing, build with warm caches."""
     path = manifest(run)
-    begin = time.monotonic()
+    failed = {}
+    for name in names(run):
+        begin = time.monotonic()
+        try:
+            seconds = one(run, name, "cache")
+        except subprocess.CalledProcessError as error:
+            failed[name] = error.stderr[-3000:]
+            say(f"{name} FAILED: {failed[name]}")
+            continue
+        say(f"{name}: built in {seconds:.1f} s, {time.monotonic() - begin:.1f} s with everything")
+    run.found["failed"] = failed
+    path = manifest(run, tuple(failed))
     sync = [sys.executable, "-m", "repogen", "sync", "-f", str(path), "-v"]
-    call(sync, run, env=environment(run), stdout=subprocess.DEVNULL)
-    first = time.monotonic() - begin
+    spent = []
+    before = entries(run)
+    for _ in range(2):
+        begin = time.monotonic()
+        call(sync, run, env=environment(run), stdout=subprocess.DEVNULL)
+        spent.append(time.monotonic() - begin)
     plans = entries(run)
-    begin = time.monotonic()
-    call(sync, run, env=environment(run), stdout=subprocess.DEVNULL)
-    second = time.monotonic() - begin
     unchanged = {name: facts["built"] for name, facts in plans.items()} == {
-        name: facts["built"] for name, facts in entries(run).items()
+        name: facts["built"] for name, facts in before.items()
     }
-    say(f"sync {first:.1f} s, again {second:.1f} s, {'nothing built' if unchanged else 'BUILT AGAIN'}")
-    run.found["sync"] = {"first_s": first, "second_s": second, "second_built_nothing": unchanged}
+    say(f"sync {spent[0]:.1f} s, again {spent[1]:.1f} s, {'nothing built' if unchanged else 'BUILT AGAIN'}")
+    run.found["sync"] = {"first_s": spent[0], "second_s": spent[1], "second_built_nothing": unchanged}
     run.found["plans"] = plans
     run.save()
     again(run)
+
+
+_ONE = """
+import json, sys
+from pathlib import Path
+from repogen.build_cache import find
+from repogen.build_key import build_key
+from repogen.builds import build_pending
+from repogen.desired import chosen
+from repogen.errors import RepogenError
+try:
+    model, = build_pending(chosen(Path(sys.argv[1]), sys.argv[2:])[1])
+except RepogenError as error:
+    sys.exit(f"{type(error).__name__}: {error}")
+json.dump(find(build_key(model.build))[0].facts["seconds"], sys.stdout)
+"""
+
+
+def one(run: Run, name: str, cache: str) -> float:
+    """Build the plan of one model, and return the seconds that TensorRT took."""
+    command = [sys.executable, "-c", _ONE, str(run.work / "repogen.yaml"), name]
+    done = call(command, run, env=environment(run, cache), stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    return json.loads(done.stdout)
 
 
 def entries(run: Run) -> dict[str, dict]:
@@ -165,21 +204,13 @@ def again(run: Run) -> None:
     for name in ("timing", "graphs", "proofs", "lowered"):
         if (run.work / "cache" / name).is_dir():
             shutil.copytree(run.work / "cache" / name, warm / name)
-    code = (
-        "import json, sys\nfrom pathlib import Path\nfrom repogen.desired import chosen\n"
-        "from repogen.builds import build_pending\nfrom repogen.build_key import build_key\n"
-        "from repogen.build_cache import find\n"
-        "models = build_pending(chosen(Path(sys.argv[1]), sys.argv[2:])[1])\n"
-        "json.dump({m.name: find(build_key(m.build))[0].facts['seconds'] for m in models}, sys.stdout)\n"
-    )
-    for name in run.models:
-        if "fp16" not in run.precisions or run.left() < 90:
-            say("no time left for a build with a warm timing cache")
-            return
-        command = [sys.executable, "-c", code, str(run.work / "repogen.yaml"), f"{name}_fp16"]
-        found = json.loads(call(command, run, env=environment(run, "warm"), stdout=subprocess.PIPE).stdout)
-        run.found.setdefault("warm_seconds", {}).update(found)
-        say(f"with the timing cache: {found}")
+    for name in (f"{name}_fp16" for name in run.models):
+        if "fp16" not in run.precisions or name in run.found["failed"] or run.left() < 90:
+            say(f"{name} is not built with a warm timing cache")
+            continue
+        seconds = one(run, name, "warm")
+        run.found.setdefault("warm_seconds", {})[name] = seconds
+        say(f"{name} with the timing cache: {seconds:.1f} s")
     shutil.rmtree(warm, ignore_errors=True)
 
 
@@ -480,6 +511,7 @@ def main() -> None:
     parser.add_argument("--limit", type=float, default=570.0, help="seconds for all stages of this call")
     parser.add_argument("--rehearse", action="store_true")
     asked = parser.parse_args()
+    sys.path.insert(0, str(HERE.parent))
     work = asked.work.resolve()
     work.mkdir(parents=True, exist_ok=True)
     before = json.loads((work / "found.json").read_text()) if (work / "found.json").exists() else {}

@@ -218,8 +218,7 @@ def main() -> int:
         with tempfile.TemporaryDirectory(prefix="repogen-fire-") as folder:
             begun = time.monotonic()
             rows.append(play(mode, options.syncs, Path(folder)) | {"seconds": round(time.monotonic() - begun, 1)})
-        if not options.json:
-            print(rows[-1])
+        print(rows[-1], file=sys.stderr if options.json else sys.stdout, flush=True)
     if options.json:
         print(json.dumps({"modes": rows}, indent=1))
     return 1 if any(row["failed"] or row["mixed"] or row["foreign_names"] or row["problems"] for row in rows) else 0

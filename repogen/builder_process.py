@@ -105,9 +105,8 @@ def _started(
     for reader in readers:
         reader.start()
     try:
-        with contextlib.suppress(BrokenPipeError):  # it is dead already: how it ended says more
+        with contextlib.suppress(BrokenPipeError), child.stdin:  # it is dead already: how it ended says more
             child.stdin.write(json.dumps(question) + "\n")
-            child.stdin.flush()
         yield child, lines, log
     finally:
         _stop(child)

@@ -23,7 +23,7 @@ def exchange(one: Path, other: Path) -> bool:
     raise OSError(code, os.strerror(code), str(other))
 
 
-def is_mount_point(folder: Path) -> bool:
+def is_mount_point(folder: Path | str) -> bool:
     """Return whether something is mounted at `folder`, a part of the same file system included."""
     place = os.path.realpath(folder)
     if os.path.ismount(place):

@@ -37,7 +37,7 @@ def verify_model(model: ServedModel, client: Client, *, seed: int) -> tuple[Comp
     """
     from repogen.samples import request
 
-    reference = _Reference(model.files[0].source)
+    reference = _Reference((model.build.onnx if model.build else model.files)[0].source)
     found: list[Comparison] = []
     for batch in batches(model):
         inputs = request(
@@ -122,6 +122,8 @@ def _for_graph(tensor: ServedTensor, array: "Array") -> "Array":
     if array.dtype == np.object_:
         text = [item.decode() if isinstance(item, bytes) else str(item) for item in array.ravel()]
         array = np.array(text, dtype=object).reshape(array.shape)
+    if tensor.narrowed:
+        array = array.astype(np.int64)
     if tensor.scalar:
         return array.reshape(())
     return array.reshape(array.shape[:1]) if tensor.reshape == () else array

@@ -1,5 +1,6 @@
 """Warm-up requests for a model: one for each size that Triton batches to, with concrete shapes. Pure."""
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -10,18 +11,20 @@ _FOLDER = "warmup"  # where Triton looks for a model's input_data_file
 
 
 def warmed(model: ServedModel) -> ServedModel:
-    """Return `model` with `model_warmup` for batch 1, each preferred size and the maximum.
+    """Return `model` with `model_warmup` for batch 1, each preferred size, the maximum, and a plan's profiles.
 
     Inputs of which values are known (given, or found in the graph) get a file of such values, since zeros or
     noise could be refused by the model itself, which fails the load; the others are zero.
     """
-    inputs: dict[str, Any] = {}
-    files: list[ExtraFile] = []
-    for index, tensor in enumerate(model.inputs):
-        fields, file = _input(model, tensor, f"input_{index}")
-        inputs[tensor.name] = fields
-        files += [file] if file else []
+    inputs, files = _inputs(model, {}, "input")
     samples = [{"name": f"batch {size}", "batch_size": size, "inputs": inputs} for size in _sizes(model)]
+    for number, profile in enumerate(model.build.profiles if model.build else ()):
+        if model.build and len(model.build.profiles) > 1:
+            best = {name: span[1] for name, span in profile.shapes.items()}
+            inputs, more = _inputs(model, best, f"profile_{number}")
+            size = min((shape[0] for shape in best.values()), default=1) if model.max_batch_size else 1
+            samples.append({"name": f"profile {number}", "batch_size": size, "inputs": inputs})
+            files += more
     return replace(model, config={"model_warmup": samples, **model.config}, extra_files=(*model.extra_files, *files))
 
 
@@ -30,10 +33,25 @@ def _sizes(model: ServedModel) -> list[int]:
     return sorted({1, *preferred, max(model.max_batch_size, 1)})
 
 
-def _input(model: ServedModel, tensor: ServedTensor, name: str) -> tuple[dict[str, Any], ExtraFile | None]:
+def _inputs(
+    model: ServedModel, shapes: Mapping[str, tuple[int, ...]], prefix: str
+) -> tuple[dict[str, Any], list[ExtraFile]]:
+    """Return the inputs of a sample, by name, and their files; `shapes` are those that are not the model's own best."""
+    inputs: dict[str, Any] = {}
+    files = []
+    for index, tensor in enumerate(model.inputs):
+        fields, file = _input(model, tensor, f"{prefix}_{index}", shapes.get(tensor.name))
+        inputs[tensor.name] = fields
+        files += [file] if file else []
+    return inputs, files
+
+
+def _input(
+    model: ServedModel, tensor: ServedTensor, name: str, given: tuple[int, ...] | None
+) -> tuple[dict[str, Any], ExtraFile | None]:
     import numpy as np
 
-    shape = shape_of(tensor, 1, max_batch_size=model.max_batch_size, shapes=model.shapes)
+    shape = given or shape_of(tensor, 1, max_batch_size=model.max_batch_size, shapes=model.shapes)
     dims = list(shape[1:] if model.max_batch_size else shape)
     fields: dict[str, Any] = {"data_type": tensor.dtype, "dims": dims}
     hint = model.hints.get(tensor.name, InputHint())

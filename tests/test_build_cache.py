@@ -89,7 +89,7 @@ def test_the_first_writer_wins():
 
 
 def test_a_writer_that_dies_half_way_leaves_no_entry():
-    with pytest.raises(RuntimeError), staging() as folder:
+    with pytest.raises(RuntimeError), staging() as folder:  # noqa: PT012
         (folder / "model.plan").write_bytes(PLAN)
         raise RuntimeError
     assert find("k") == (None, "never built")

@@ -7,12 +7,12 @@ import pytest
 
 PACKAGE = Path(__file__).parents[1] / "repogen"
 LAYERS = (
-    "errors assets dtypes units gpu plan_header model releases backends_data guard labels comparing dataflow",
+    "errors assets dtypes units gpu plan_header tensorrt_api model releases backends_data guard labels comparing dataflow",
     "cache hash_hints files yaml_source samples",
     "settings_schema precision_schema tune_schema manifest settings external input_values child nursery sample_file shaking blame onnx_graph onnx_facts proof proving",
     "precision judging lowered accuracy bisecting bisect precisions",
-    "pbtxt intent render rendered",
-    "build_key profiles tensorrt_intent plan_tensors build_cache builders builds plan_models preflight lock_file",
+    "newer_fields pbtxt intent render rendered",
+    "build_key profiles tensorrt_intent plan_tensors build_cache builders builder_process builds plan_models preflight lock_file",
     "repository plan exchange generations staging lock warmup class_labels servable sample_file desired embedded",
     "check",
     "publish rolling_back runtime triton_log server access triton endpoint",

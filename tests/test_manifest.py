@@ -61,7 +61,7 @@ def test_an_unquoted_release_is_read_as_written(tmp_path):
         ("    source: b.onnx\n", "    backend: python\n", r":9 models.b: 'source' is missing"),
         ("source: b.onnx", "source: b.onnx\n    backend: tensorrt", r":11 models.b.backend: .*not built yet"),
         ("source: b.onnx", "source: b.onnx\n    backend: ensemble", r"not built yet"),
-        ("source: b.onnx", "source: b.onnx\n    precision: fp16", r":11 models.b.precision: only fp32 is built yet"),
+        ("source: b.onnx", "source: b.onnx\n    precision: fp8", r":11 models.b.precision: fp8 is not built"),
         ("source: b.onnx", "source: b.onnx\n    version: '01'", r"must be a whole number, not '01'"),
         ("source: b.onnx", "source: b.onnx\n    shapes: {W: {min: 4, opt: 2, max: 8}}", "must ascend, not 4, 2, 8"),
         ('"26.08"', '"26.8"', r":1 triton: '26.8' is not a Triton release .*did you mean '26.08'"),

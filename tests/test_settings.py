@@ -65,3 +65,10 @@ def test_labels_must_name_every_class(project):
     onnx_file(project / "add.onnx", [("Neg", ["x"], ["y"], {})], [("x", "FLOAT", ["N", 3])], [("y", "FLOAT", ["N", 3])])
     (project / "labels.txt").write_text("cat\ndog\n")
     assert "names 2 classes, the output has 3" in refused(project, "    outputs: {y: {labels: labels.txt}}\n")
+
+
+def test_a_field_newer_than_the_pinned_server_is_refused(project):
+    manifest = project / "repogen.yaml"
+    manifest.write_text(manifest.read_text().replace("26.08", "24.10"))
+    message = refused(project, "    metrics: [{family: nv_inference_request_summary_us, buckets: [1]}]\n")
+    assert "model_metrics needs Triton 2.54, and release 24.10 is 2.51.0" in message

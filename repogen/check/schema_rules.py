@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 from repogen.check.autofill import ENSEMBLE, PAIRED, PLATFORM_BACKENDS
 from repogen.check.examples import CONFIG, python_model
-from repogen.check.newer_fields import new_field, set_fields
+from repogen.newer_fields import new_field, set_fields
 from repogen.check.rule import Problem, Rule
 from repogen.check.subject import CONFIG as CONFIG_FILE
 from repogen.check.subject import Subject

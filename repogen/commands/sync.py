@@ -47,7 +47,7 @@ def sync(
         if urls and not no_load:
             live = stack.enter_context(servers(urls, root, load_timeout, console))
         if answer.plan.writes or answer.plan.removes or needs_recovery(root):
-            generation = _publish(question, answer, live, yes=yes, wait=wait, console=console)
+            answer, generation = _publish(question, answer, live, yes=yes, wait=wait, console=console)
         if live:
             again = _prove_the_rest(root, generation, live, console)
     seconds = time.perf_counter() - started
@@ -78,7 +78,7 @@ def servers(urls: Sequence[str], root: Path, load_timeout: float, console: Conso
 
 def _publish(
     question: Question, answer: Answer, live: "Servers | None", *, yes: bool, wait: float, console: Console
-) -> "Generation | None":
+) -> "tuple[Answer, Generation | None]":
     """Do the plan as the repository's only writer; it is made again when somebody else wrote meanwhile."""
     from repogen.generations import state_folder
     from repogen.lock import writer
@@ -104,7 +104,7 @@ def _publish(
             answer.plan, keep=answer.keep, live=live, progress=console.note if console.verbose else _silent
         )
         write_lock(question.manifest, [change.model for change in answer.plan.changes if change.model])
-        return generation
+        return answer, generation
 
 
 def _silent(_: str) -> None:

@@ -125,12 +125,14 @@ def _live(
     said: Manifest, model: ServedModel, journal: Journal, spend: Budget, url: str | None, state: Path, console: Console
 ) -> Tuned:
     from repogen.endpoint import find_url
+    from repogen.lock import writer
     from repogen.triton import Client
     from repogen.tune.tuning import tune_live
 
     entry = said.models[model.name].tune
     assert entry is not None
-    with Client(find_url(url, state)) as client:
+    # Nobody else may load models meanwhile: a sync would find a trial's config, and a second tune would end the trial.
+    with writer(state), Client(find_url(url, state)) as client:
         return tune_live(client, model, entry, journal, spend, say=console.note)
 
 

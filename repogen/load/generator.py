@@ -1,4 +1,4 @@
-"""One process that loads one model: `python -m repogen.load.generator SPEC.json`.
+"""One process that loads one model: `python -m repogen.load.generator SPEC`, the spec being JSON or a file of it.
 
 It says what it does as JSON lines on stdout (`ready`, `began`, `ended` or `error`) and obeys lines on stdin:
 `users N`, `rate R`, `stop`. When stdin closes, whoever started it is gone, and it stops.
@@ -254,7 +254,7 @@ def _tell(**words: Any) -> None:
 
 def main() -> None:
     try:
-        spec = read_spec(Path(sys.argv[1]))
+        spec = read_spec(sys.argv[1])
         first = spec.arrivals != arrivals.CLOSED and _precedence()  # every thread from here on inherits it
         patience = min(max(spec.deadline, _PATIENCE), triton.DEADLINE)
         with triton.Client(spec.url, deadline=patience) as client:

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 import threading
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
@@ -38,11 +39,9 @@ class Generator:
         self._rest = b""
         folder = Path(spec.folder)
         folder.mkdir(parents=True, exist_ok=True)
-        path = folder / f"{spec.name}.json"
-        path.write_text(spec.to_json())
-        self._words = (folder / f"{spec.name}.log").open("w+b")
+        self._words = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the rest
         self.process = subprocess.Popen(
-            [python, "-m", "repogen.load.generator", str(path)],
+            [python, "-m", "repogen.load.generator", spec.to_json()],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._words,
@@ -108,8 +107,6 @@ class Generator:
                     stream.close()
                 except OSError:  # it ended with words of ours unread
                     continue
-        for suffix in ("json", "log"):
-            (Path(self.spec.folder) / f"{self.spec.name}.{suffix}").unlink(missing_ok=True)
 
     def _listen(self) -> None:
         assert self.process.stdout is not None

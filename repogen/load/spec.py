@@ -1,4 +1,4 @@
-"""What one generator process is told to do: a JSON file between the processes of a load test."""
+"""What one generator process is told to do, as JSON."""
 
 from __future__ import annotations
 
@@ -50,14 +50,15 @@ class Spec:
         return json.dumps(asdict(self))
 
 
-def read_spec(path: Path) -> Spec:
+def read_spec(argument: str) -> Spec:
+    """Read a spec from its JSON, or from the file that has it."""
+    plain = argument.lstrip().startswith("{")
+    where = "spec" if plain else argument
     try:
-        told = json.loads(path.read_text())
+        told = json.loads(argument if plain else Path(argument).read_text())
         known = {field.name for field in fields(Spec)}
         if unknown := sorted(set(told) - known):
-            raise RepogenError(
-                f"unknown key {unknown[0]!r}", where=str(path), hint=f"known: {', '.join(sorted(known))}"
-            )
+            raise RepogenError(f"unknown key {unknown[0]!r}", where=where, hint=f"known: {', '.join(sorted(known))}")
         return Spec(**{**told, "shapes": tuple(told.get("shapes", ()))})
     except (OSError, ValueError, TypeError) as error:
-        raise RepogenError(f"no spec of a load test: {error}", where=str(path)) from None
+        raise RepogenError(f"no spec of a load test: {error}", where=where) from None

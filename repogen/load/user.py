@@ -23,7 +23,7 @@ import locust.stats
 import numpy as np
 from locust import User, constant, events
 from locust.exception import StopUser
-from locust.runners import MasterRunner, WorkerRunner
+from locust.runners import STATE_STOPPED, STATE_STOPPING, LocalRunner, MasterRunner, WorkerRunner
 
 from repogen.errors import RepogenError
 from repogen.load import arrivals, intervals
@@ -57,9 +57,8 @@ class TritonUser(User):  # type: ignore[misc]  # locust ships no types that hold
 
     def on_start(self) -> None:
         self.session: Session | None = getattr(self.environment, "repogen", None)
-        if self.session is None:  # the reason is in the log; the test is about to end
-            raise StopUser
-        self.session.change_users(1)
+        if self.session is not None:
+            self.session.change_users(1)
 
     def on_stop(self) -> None:
         if self.session is not None:
@@ -67,6 +66,8 @@ class TritonUser(User):  # type: ignore[misc]  # locust ships no types that hold
 
     def be_there(self) -> None:
         """A user's existence is what counts: the generator does its asking."""
+        if self.session is None:  # the reason is in the log; the test is about to end
+            raise StopUser
 
     tasks: ClassVar[list[Any]] = [be_there]
 
@@ -79,6 +80,7 @@ class Session:
         self._options = environment.parsed_options
         self._temporary: tempfile.TemporaryDirectory[str] | None = None
         self._users = 0
+        self._closing = False
         self._failures: dict[int, RequestFailed] = {}
         self._worker = isinstance(environment.runner, WorkerRunner)
         self.fresh: list[bytes] = []  # latencies for the master, which alone sees all of them
@@ -98,6 +100,7 @@ class Session:
 
     def finish(self) -> Path:
         """Stop the generator, take the rest of what it measured, and return where it lies."""
+        self._closing = True
         self.generator.say("stop")
         samples = self.generator.finish(self._options.deadline + 10)
         self._pump.kill()
@@ -152,7 +155,8 @@ class Session:
             looks += 1
             if looks % _CHECK == 0 and self.watch.is_sure():
                 break
-        _end(self._environment)
+        if not self._closing:  # else Locust is ending already, and would end before its last samples are there
+            _end(self._environment)
 
     def _take(self) -> bool:
         """Give Locust what was answered since the last time; return whether there was anything."""
@@ -256,16 +260,18 @@ def _add_options(parser: Any) -> None:
 def _settle(environment: Any, **_: Any) -> None:
     # Locust inspects its stack when it stops a test; the first time, that holds up everything for 40 ms.
     inspect.stack()
-    # gevent counts from when its loop last looked: --run-time would include the imports before.
-    gevent.get_hub().loop.update_now()
     # Locust's own percentiles are whole milliseconds; three digits tell 0.2 from 0.9.
     locust.stats.bucket_response_time = lambda milliseconds: float(f"{milliseconds:.3g}")
     if environment.parsed_options and not environment.parsed_options.run_id:
         environment.parsed_options.run_id = secrets.token_hex(4)
     if isinstance(environment.runner, MasterRunner):
         Master(environment)
+    if isinstance(environment.runner, LocalRunner) and environment.parsed_options.headless:
+        _open_early(environment)
     if isinstance(environment.runner, WorkerRunner):
         environment.events.report_to_master.add_listener(partial(_report, environment))
+    # gevent counts from when its loop last looked: --run-time would include what was done before.
+    gevent.get_hub().loop.update_now()
 
 
 def _report(environment: Any, client_id: str, data: dict[str, Any]) -> None:
@@ -319,9 +325,23 @@ def _open(environment: Any, **_: Any) -> None:
     if isinstance(environment.runner, MasterRunner):
         return
     try:
-        environment.repogen, environment.process_exit_code = Session(environment), None
+        session = environment.__dict__.pop("repogen_early", None) or Session(environment)
+        environment.process_exit_code = None
     except RepogenError as error:
         _end(environment, error)
+        return
+    if environment.runner.state in (STATE_STOPPING, STATE_STOPPED):  # it took too long for somebody
+        session.close()
+        return
+    environment.repogen = session
+
+
+def _open_early(environment: Any) -> None:
+    """Make a run without a web page ready before its clock runs: --run-time counts from the runner's start."""
+    try:
+        environment.repogen_early = Session(environment)
+    except RepogenError:
+        return  # it is met again, and said, at the start
 
 
 def _close(environment: Any, **_: Any) -> None:

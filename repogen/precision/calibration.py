@@ -4,6 +4,7 @@ ONNX Runtime's own calibrators keep every tensor of every sample until the end, 
 with as many bins as levels, where it has nothing to choose; so the gathering is ours and its memory does not grow.
 """
 
+import tempfile
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -16,6 +17,7 @@ from repogen.precision.data import Channels, Sample
 BINS = 2048
 LEVELS = 128
 """Magnitudes that symmetric int8 tells apart."""
+_MESSAGE = 2**31 - 2**24
 _STRIDE = 4  # bins between the thresholds that are compared
 _DEFAULT_PERCENTILE = 99.99
 _ENTROPY_KEEPS = 99.9  # divergence counts a clipped value once, however far it is clipped: no more than 1 in 1000
@@ -155,9 +157,9 @@ def open_with_outputs(model: Any, names: Sequence[str], *, optimised: bool = Tru
     options.intra_op_num_threads = 2
     if not optimised:
         options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    content = asked.SerializeToString() if asked.ByteSize() < 2**31 - 2**20 else None
-    if content is None:
-        from repogen.precision.graphs import Unfit
-
-        raise Unfit("is larger than 2 GiB, which cannot be calibrated here", "quantise it before it is exported")
-    return onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
+    if sum(len(tensor.raw_data) for tensor in asked.graph.initializer) < _MESSAGE:
+        return onnxruntime.InferenceSession(asked.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    with tempfile.TemporaryDirectory() as folder:  # a protobuf ends at 2 GiB
+        path = f"{folder}/model.onnx"
+        onnx.save_model(asked, path, save_as_external_data=True, location="weights")
+        return onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])

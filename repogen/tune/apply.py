@@ -63,7 +63,9 @@ def apply(path: Path, model: str, tuned: Tuned, *, report: str = "", differences
 def _kept(before: str, after: str) -> str:
     """Return `after` with the very lines of `before` where they say the same: blanks are the author's business."""
     old, new = before.splitlines(keepends=True), after.splitlines(keepends=True)
-    matcher = difflib.SequenceMatcher(None, [tuple(row.split()) for row in old], [tuple(row.split()) for row in new], autojunk=False)
+    matcher = difflib.SequenceMatcher(
+        None, [tuple(row.split()) for row in old], [tuple(row.split()) for row in new], autojunk=False
+    )
     lines: list[str] = []
     for kind, old_from, old_to, new_from, new_to in matcher.get_opcodes():
         lines += old[old_from:old_to] if kind == "equal" else new[new_from:new_to]

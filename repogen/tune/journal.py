@@ -82,7 +82,7 @@ class Journal:
         """Return the calibration runs for this evidence by instance count; the latest of each count."""
         found: dict[int, list[ClosedRun]] = {}
         for entry in self._of(evidence, "calibration"):
-            found[entry["instances"]] = [_closed_run(row) for row in entry["runs"]]
+            found[entry["instances"]] = [closed_run_from(row) for row in entry["runs"]]
         return found
 
     def trials(self, evidence: Evidence, goal: Goal, arrivals: str) -> list[Trial]:
@@ -118,7 +118,7 @@ def _trial(told: Mapping[str, Any]) -> Trial:
     return Trial(setting=setting_from(told["setting"]), measured=Measured(**measured), **rest)
 
 
-def _closed_run(told: Mapping[str, Any]) -> ClosedRun:
+def closed_run_from(told: Mapping[str, Any]) -> ClosedRun:
     batches = tuple((int(size), int(count), float(seconds)) for size, count, seconds in told["batches"])
     latencies = Latencies(**told["latencies"])
     return ClosedRun(setting_from(told["setting"]), told["clients"], told["seconds"], batches, latencies)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 import signal
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
@@ -41,11 +41,12 @@ def setting_of(config: Any) -> Setting:
             hint="a model that can be batched may say more",
         )
     said = config.dynamic_batching
+    preferred = tuple(said.preferred_batch_size)
     return Setting(
         max_batch=config.max_batch_size,
         instances=group.count * max(len(group.gpus), 1),
         delay=said.max_queue_delay_microseconds,
-        preferred=tuple(said.preferred_batch_size),
+        preferred=() if preferred == (config.max_batch_size,) else preferred,  # Triton's own, where none is given
         batching=config.HasField("dynamic_batching"),
         preserve_ordering=said.preserve_ordering,
         free_axes=any(size < 0 for tensor in config.input if not tensor.allow_ragged_batch for size in tensor.dims),
@@ -111,19 +112,42 @@ def borrowed(server: Server, model: str, journal: Journal) -> Iterator[Any]:
         raise KeyboardInterrupt
 
 
-def give_back_left(server: Server, journal: Journal) -> bool:
-    """Put back what a run that was killed left behind; return whether there was anything."""
+def give_back_left(server: Server, journal: Journal, *, live: Callable[[str], bool] | None = None) -> bool:
+    """Put back what a run that was killed left behind; return whether there was anything to put back.
+
+    A server that is gone, or that has loaded the model anew since, needs nothing of it.
+    """
     left = journal.borrowed()
     if left is None:
         return False
     if left["url"] != server.url:
+        if not (live or _live)(left["url"]):
+            journal.add("returned", url=left["url"], model=left["model"], gone=True)
+            return False
         raise Refused(
             f"an earlier run left {left['model']} at {left['url']} with a config of its trials",
             where=str(journal.path),
-            hint=f"run tune with --url {left['url']} first, or restart that server and delete this file",
+            hint=f"run tune with --url {left['url']} first",
         )
-    _give_back(server, _parsed(left["config"]), journal)
+    original = _parsed(left["config"])
+    if not _is_trial_of(server.config(original.name), original):
+        journal.add("returned", url=left["url"], model=left["model"], gone=True)
+        return False
+    _give_back(server, original, journal)
     return True
+
+
+def _is_trial_of(config: Any, original: Any) -> bool:
+    """Return whether a live config is the original with another setting, and not one that came after it."""
+    bare = replace(setting_of(original), batching=False)  # the batcher is what a trial may have changed or taken out
+    return _same(with_setting(config, bare), with_setting(original, bare))
+
+
+def _live(url: str) -> bool:
+    from repogen.triton import Client
+
+    with Client(url, deadline=3.0) as client:
+        return client.live()
 
 
 def _give_back(server: Server, original: Any, journal: Journal) -> None:

@@ -113,7 +113,7 @@ def conclude(question: Question, trials: Sequence[Trial]) -> Answer:
     if goal.slo is None:
         return Answer(tuple(trials), _fastest(joined(valid)), held=True, predictor=predictor)
     if holding:
-        best = min(holding, key=_cost) if goal.rate else max(holding, key=lambda trial: (trial.rate, -_cost(trial)[0]))
+        best = min(holding, key=_cost if goal.rate else _shortfall)
         return Answer(tuple(trials), best, held=True, predictor=predictor)
     best = _fastest(joined(valid))
     ranked = _ranked_by_capacity(question, predictor)
@@ -132,8 +132,12 @@ def joined(trials: Sequence[Trial]) -> list[Trial]:
     return [group[len(group) // 2] for group in ordered]
 
 
-def _cost(trial: Trial) -> tuple[int, float]:
-    return trial.setting.instances, trial.measured.latency
+def _cost(trial: Trial) -> tuple[int, int, Simplicity]:
+    return trial.setting.instances, _rough(trial.measured.latency), simplicity(trial.setting)
+
+
+def _shortfall(trial: Trial) -> tuple[float, Simplicity]:
+    return -trial.rate, simplicity(trial.setting)
 
 
 def _tries(trials: Sequence[Trial], like: Trial | Step) -> int:
@@ -235,10 +239,15 @@ def _step_for_rate(question: Question, predictor: Predictor, valid: Sequence[Tri
 
 def _worth_asking(setting: Setting, capacity: float, floor: float, seen: Sequence[Trial], slo: float) -> float | None:
     """Return the rate at which a run of `setting` may raise the floor, or None."""
-    failed = min((t.rate for t in seen if t.setting == setting and t.measured.latency > slo), default=math.inf)
-    rate = min(capacity * 0.98, failed * 0.97)
+    missed = [t for t in seen if t.setting == setting and t.measured.latency > slo]
+    rate = min([capacity * 0.98, *(t.rate * _backing_off(slo, t.measured.latency) for t in missed)])
     known = any(t.setting == setting and abs(t.rate / rate - 1) < _WORTH / 3 for t in seen) if rate else True
     return _rounded(rate) if rate > floor * (1 + _WORTH / 2) and not known else None
+
+
+def _backing_off(slo: float, latency: float) -> float:
+    """Return by which part of its rate a setting is asked again that missed the objective: the further, the less."""
+    return float(min(max((slo / latency) ** 0.25, 0.6), 0.97))
 
 
 def _rounded(rate: float) -> float:
@@ -256,12 +265,12 @@ def _within(question: Question) -> list[Setting]:
     return [setting for setting in question.candidates if question.predictor.calibration.covers(setting.instances)]
 
 
-Simplicity = tuple[int, int, int, int]
+Simplicity = tuple[int, bool, int, int, int]
 
 
 def simplicity(setting: Setting) -> Simplicity:
-    """Return what makes a setting simple: few instances, no preferred sizes, a short delay, no smaller batches."""
-    return setting.instances, len(setting.preferred), setting.delay, -setting.max_batch
+    """Return what makes a setting simple: few instances, batching on, no preferred sizes, no delay, large batches."""
+    return setting.instances, not setting.batching, len(setting.preferred), setting.delay, -setting.max_batch
 
 
 def _rough(value: float) -> int:

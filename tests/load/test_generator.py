@@ -318,7 +318,7 @@ def test_a_spec_that_is_none(tmp_path):
     for content, words in (("{", "no spec"), ('{"url": "x"}', "no spec"), ('{"urll": "x"}', "unknown key 'urll'")):
         path.write_text(content)
         with pytest.raises(RepogenError, match=words):
-            read_spec(path)
+            read_spec(str(path))
 
 
 def test_nothing_of_gevent_is_in_the_generator():

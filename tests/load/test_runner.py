@@ -3,6 +3,7 @@
 import importlib.util
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -24,6 +25,7 @@ from repogen.load.process import environment
 from repogen.load.runner import Load
 from tests.fake_triton import FakeModel, FakeTriton, Refusal, echo, identity_config
 from tests.load.drive import REQUESTS, wait_for
+from tests.load.made import samples_of
 
 
 def family():
@@ -88,6 +90,7 @@ def test_two_processes_pool_their_samples(fake, tmp_path):
     assert sorted(p.name for p in tmp_path.iterdir()) == sorted(f"{p.stem}.npz" for p in tmp_path.glob("*.npz"))
 
 
+@pytest.mark.slow
 def test_it_ends_when_it_is_sure(fake):
     begun = time.monotonic()
     fake.models["echo"].infer = echo
@@ -96,34 +99,10 @@ def test_it_ends_when_it_is_sure(fake):
     assert measured[0].conditions.ended == "stopped"
 
 
-def test_failures_are_counted_and_lend_no_latency(fake):
-    numbers = iter(range(10**9))
-
-    def every_other(request):
-        if next(numbers) % 2:
-            raise Refusal("RESOURCE_EXHAUSTED", "out of memory for echo")
-        return slowly(request)
-
-    fake.models["echo"].infer = every_other
-    measured = measure(fake, users=4)
-    one = result(measured)
-    assert one.summary.errors > 5
-    assert one.summary.p50 >= 20
-    assert one.summary.failures == (("out of memory for echo", one.summary.errors),)
-    assert "requests failed, most with: out of memory for echo" in str(one.verdict)
-
-
-def test_every_request_fails(fake):
-    numbers = iter(range(10**9))
-
-    def after_the_first(request):
-        if next(numbers) == 0:
-            return echo(request)
-        raise Refusal("INTERNAL", "plan is broken")
-
-    fake.models["echo"].infer = after_the_first
-    with pytest.raises(Refused, match=r"echo: all \d+ requests failed, the first with: plan is broken"):
-        measure(fake)
+def test_every_request_fails():
+    part = samples_of([5] * 3, [13] * 3, failures={"plan is broken": 3})
+    with pytest.raises(Refused, match=r"echo: all 3 requests failed, the first with: plan is broken"):
+        runner._refuse_only_failures("echo", [part], 3)
 
 
 def test_a_model_that_refuses_its_first_request_is_not_loaded(fake):
@@ -135,6 +114,7 @@ def test_a_model_that_refuses_its_first_request_is_not_loaded(fake):
         measure(fake)
 
 
+@pytest.mark.slow
 def test_the_server_goes_away(fake):
     answers = iter(range(10**9))
 
@@ -219,7 +199,8 @@ def test_locust_by_itself(fake, tmp_path):
     assert list(asked.inputs[0].shape) == [2, 3, 5]
     row = (tmp_path / "stats_stats.csv").read_text().splitlines()[1].split(",")
     assert row[:2] == ["grpc", "echo"]
-    assert int(row[2]) == part.measured.sum()  # Locust was told of every request that counts
+    told = re.findall(r"^grpc +echo +(\d+)", output, re.MULTILINE)
+    assert int(told[-2]) == part.measured.sum()  # Locust was told of every request that counts
     assert "echo" in (tmp_path / "page.html").read_text()
 
 
@@ -231,6 +212,7 @@ def test_locust_by_itself_with_nothing_to_ask(fake):
     assert "Traceback" not in output
 
 
+@pytest.mark.slow
 def test_the_web_page_starts_and_stops_a_test(fake, tmp_path):
     port = free_port()
     options = ("--web-host", "127.0.0.1", "--web-port", str(port), "--samples", str(tmp_path))
@@ -243,7 +225,7 @@ def test_the_web_page_starts_and_stops_a_test(fake, tmp_path):
         urllib.request.urlopen(f"{page}/swarm", urllib.parse.urlencode(form).encode(), timeout=30).close()
         wait_for(lambda: sum(name == "ModelInfer" for name, _ in fake.calls) > 20)
         wait_for(lambda: json.load(urllib.request.urlopen(f"{page}/stats/requests", timeout=5))["stats"][0]["num_requests"])
-        urllib.request.urlopen(f"{page}/stop", timeout=20).close()
+        urllib.request.urlopen(f"{page}/stop", b"", timeout=20).close()
         wait_for(lambda: list(tmp_path.glob("*.npz")))
     finally:
         process.send_signal(signal.SIGTERM)

@@ -107,3 +107,11 @@ def test_time_ends_it_and_is_told(model):
     table = gather(model, ["x"], rows(10**6), method="minmax", percentile=None, seconds=0.2)
     assert 0 < table.samples < 10**6
     assert "the time was over" in table.notes[0]
+
+
+def test_a_model_too_large_for_a_message_gives_the_same_table(model, monkeypatch):
+    from repogen.precision import calibration
+
+    small = gather(model, ["x", "h"], rows(5), method="percentile", percentile=None, seconds=60)
+    monkeypatch.setattr(calibration, "_MESSAGE", 0)
+    assert gather(model, ["x", "h"], rows(5), method="percentile", percentile=None, seconds=60) == small

@@ -115,7 +115,7 @@ def test_refusals(source, data, tmp_path):
 
 def test_a_child_that_dies_is_said(source):
     with pytest.raises(ConversionError, match="could not be lowered to fp16: it needs more than"):
-        lower(replace(source, size=1), "fp16", memory=150 * 2**20)
+        lower(replace(source, size=1), "fp16", memory=20 * 2**20)
 
 
 def test_ranges_on_made_up_inputs_keep_what_overflows(tmp_path, monkeypatch):

@@ -301,3 +301,20 @@ def test_emulation_rounds_where_a_gpu_does(tmp_path):
         want = ((half * half) + (half * half)) - (half * half)
     assert np.array_equal(found, want.astype(np.float32), equal_nan=True)
     assert not np.isfinite(found[1])
+
+
+def test_weights_of_a_large_model_go_into_a_file_of_their_own(tmp_path, monkeypatch):
+    from repogen.precision import graphs
+
+    model = graph_of(
+        [("MatMul", "x w", "y")], [("x", "FLOAT", ["N", 64])], [("y", "FLOAT", ["N", 64])], {"w": weights(64, 64)}
+    )
+    inside, _ = lowered(model, "fp16", tmp_path)
+    monkeypatch.setattr(graphs, "_EXTERNAL_FROM", 0)
+    folder = tmp_path / "large"
+    folder.mkdir()
+    outside, _ = lowered(model, "fp16", folder)
+    assert sorted(entry.name for entry in folder.iterdir()) == ["model.onnx", "model.onnx.data", "source.onnx"]
+    assert (folder / "model.onnx").stat().st_size < 1000
+    feed = {"x": weights(2, 64)}
+    assert np.array_equal(run(inside, feed)[0], run(outside, feed)[0])

@@ -1,9 +1,11 @@
 """Lowered models pass their gates and are served by the real embedded Triton, each answering as ONNX Runtime does."""
 
+import importlib.util
+
 import numpy as np
 import pytest
 
-from benchmarks.precision_models import encoder, images, resnet, sentences
+from benchmarks.precision_models import encoder, images, lines, resnet, sentences
 from tests.conftest import ROOT
 from tests.serverkit import needs_server
 
@@ -37,30 +39,16 @@ def write(folder, sizes):
     for part, seed in (("calib", 1), ("val", 2)):
         np.savez(folder / f"cnn_{part}.npz", **images(4, cnn["size"], seed))
         np.savez(folder / f"encoder_{part}.npz", **sentences(4, text_model["sequence"], text_model["words"], seed))
-    if (MODELS / "text_rec.onnx").exists():
+    if (MODELS / "text_rec.onnx").exists() and importlib.util.find_spec("PIL"):
         sources["text_rec"] = MODELS / "text_rec.onnx"
         for part, seed in (("calib", 1), ("val", 2)):
-            np.savez(folder / f"text_rec_{part}.npz", x=lines(8, seed))
+            np.savez(folder / f"text_rec_{part}.npz", **lines(12, seed))
     for name, source in sources.items():
         for precision in ("fp16", "int8"):
             text += ENTRY.format(name=name, precision=precision, source=source, limits="")
             text += f"    calibration: {{data: {name}_calib.npz}}\n" if precision == "int8" else ""
     (folder / "repogen.yaml").write_text(text)
     return {f"{name}_{precision}": sources[name] for name in sources for precision in ("fp16", "int8")}
-
-
-def lines(count, seed):
-    """Return bands of strokes on a light ground, as lines of text look from afar."""
-    rng = np.random.default_rng(seed)
-    made = np.full((count, 3, 48, 320), 0.7, np.float32)
-    for row in range(count):
-        at = 8
-        while at < 300:
-            high, wide = rng.integers(8, 24), rng.integers(2, 9)
-            made[row, :, 36 - high : 38, at : at + 3] = -0.8
-            made[row, :, 36 - high : 39 - high, at : at + wide] = -0.8
-            at += wide + rng.integers(3, 10)
-    return made + rng.normal(0, 0.02, made.shape).astype(np.float32)
 
 
 def served_and_right(folder, sizes, invoke):

@@ -35,7 +35,13 @@ CURRENT = Setting(16, 1, 5000)
 def tuned(setting, *, held=True, current=CURRENT, day="2026-12-01", build="b", backend="onnxruntime"):
     goal = Goal(0.02, 900.0)
     choice = Trial(setting, 900.0, "candidate", 0.0091, Measured(0.0093, 0.009, 0.0097, requests=5000, rate=899.0))
-    before = Trial(current, 900.0, "current", 0.0121, Measured(0.012, 0.0118, 0.0123, requests=5000, rate=899.0, batches=((1, 4), (3, 9))))
+    before = Trial(
+        current,
+        900.0,
+        "current",
+        0.0121,
+        Measured(0.012, 0.0118, 0.0123, requests=5000, rate=899.0, batches=((1, 4), (3, 9))),
+    )
     predictor = Predictor(calibration())
     question = Question(goal, (setting, current), predictor, current, triton_default(current))
     answer = Answer((choice, before), choice, held, predictor, None if held else 700.0)
@@ -71,16 +77,27 @@ def test_a_second_tuning_replaces_the_evidence_of_the_first(manifest):
     assert "2026-12-01" not in text
     assert "FORCED" not in text
     assert text.count("# measured on") == text.count("# tuned 2026-12-02") == 1
-    for comment in ("# who serves what", "# the release", "# no GPU here", "# reads", "# exported in May", "# left alone"):
+    for comment in (
+        "# who serves what",
+        "# the release",
+        "# no GPU here",
+        "# reads",
+        "# exported in May",
+        "# left alone",
+    ):
         assert comment in text
 
 
 @pytest.mark.parametrize(
     ("setting", "check"),
     [
-        pytest.param(Setting(16, 2, 0), lambda e: e.instances[0].count == 2 and e.instances[0].kind == "cpu", id="instances"),
+        pytest.param(
+            Setting(16, 2, 0), lambda e: e.instances[0].count == 2 and e.instances[0].kind == "cpu", id="instances"
+        ),
         pytest.param(Setting(8, 1, 0), lambda e: e.max_batch_size == 8, id="largest batch"),
-        pytest.param(Setting(16, 1, 0, (4, 8)), lambda e: e.dynamic_batching.preferred_batch_size == (4, 8), id="preferred"),
+        pytest.param(
+            Setting(16, 1, 0, (4, 8)), lambda e: e.dynamic_batching.preferred_batch_size == (4, 8), id="preferred"
+        ),
         pytest.param(Setting(16, 1, batching=False), lambda e: e.dynamic_batching is False, id="no batching"),
     ],
 )

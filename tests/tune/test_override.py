@@ -2,6 +2,7 @@ import os
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -68,7 +69,7 @@ def test_what_cannot_be_tuned_is_refused(edit, words):
     text = (
         CONFIG.replace(*edit)
         if "sequence" not in edit[1]
-        else CONFIG.split("dynamic_batching")[0] + "sequence_batching {}"
+        else CONFIG.split("dynamic_batching", maxsplit=1)[0] + "sequence_batching {}"
     )
     with pytest.raises(Refused, match=words):
         setting_of(parse(text))
@@ -120,12 +121,14 @@ def test_nothing_is_loaded_where_nothing_was_changed(journal):
     assert server.loads == 0
 
 
-def test_the_next_run_puts_back_what_a_killed_one_left(journal):
+@pytest.mark.parametrize("setting", [Setting(8, 1, 100), Setting(4, 3), Setting(8, 1, batching=False)])
+def test_the_next_run_puts_back_what_a_killed_one_left(journal, setting):
     server = FakeServer()
     block = borrowed(server, "ocr", journal)
     original = block.__enter__()  # and never left: as after kill -9
-    put(server, with_setting(original, Setting(8, 1, 100)))
-    signal.signal(signal.SIGINT, signal.default_int_handler)
+    put(server, with_setting(original, setting))
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
     assert give_back_left(server, journal)
     assert server.running == parse(CONFIG)
     assert not give_back_left(server, journal)
@@ -134,17 +137,38 @@ def test_the_next_run_puts_back_what_a_killed_one_left(journal):
 def test_what_was_left_on_another_server_is_said(journal):
     journal.add("borrowed", url="elsewhere:8001", model="ocr", config={})
     with pytest.raises(Refused, match="left ocr at elsewhere:8001"):
-        give_back_left(FakeServer(), journal)
+        give_back_left(FakeServer(), journal, live=lambda _url: True)
+    assert not give_back_left(FakeServer(), journal, live=lambda _url: False)
+    assert journal.borrowed() is None
+
+
+def test_a_server_where_nobody_answers_is_gone(journal):
+    journal.add("borrowed", url="127.0.0.1:9", model="ocr", config={})
+    assert not give_back_left(FakeServer(), journal)
+    assert journal.borrowed() is None
+
+
+def test_a_model_that_was_published_anew_keeps_its_new_config(journal):
+    server = FakeServer()
+    block = borrowed(server, "ocr", journal)
+    block.__enter__()
+    server.running = parse(CONFIG + 'parameters { key: "repogen_fingerprint" value { string_value: "new" } }')
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
+    assert not give_back_left(server, journal)
+    assert server.loads == 0
 
 
 def test_a_config_that_does_not_come_back_is_an_error_and_stays_on_record(journal):
     server = FakeServer()
-    with (
-        pytest.raises(ServerError, match="does not run its own config again"),
-        borrowed(server, "ocr", journal) as original,
-    ):
-        put(server, with_setting(original, Setting(8, 1, 100)))
-        server.stubborn = True
+
+    def trial():
+        with borrowed(server, "ocr", journal) as original:
+            put(server, with_setting(original, Setting(8, 1, 100)))
+            server.stubborn = True
+
+    with pytest.raises(ServerError, match="does not run its own config again"):
+        trial()
     assert journal.borrowed() is not None
 
 
@@ -177,7 +201,7 @@ def child(journal, pause):
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
         text=True,
-        env={**os.environ, "PYTHONPATH": os.getcwd()},
+        env={**os.environ, "PYTHONPATH": str(Path.cwd())},
     )
 
 

@@ -4,6 +4,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from repogen.errors import ManifestError
+from repogen.releases import Release
+
 
 @dataclass(frozen=True)
 class NewField:
@@ -47,3 +50,14 @@ def _messages(field: Any, value: Any) -> list[Any]:
         inner = field.message_type.fields_by_name["value"].message_type
         return list(value.values()) if inner is not None else []
     return list(value) if field.is_repeated else [value]
+
+
+def refuse_newer_fields(config: Any, release: Release, where: str) -> None:
+    """Raise ManifestError for the first set field of `config` that the Triton of `release` does not know."""
+    major, minor, *_ = (int(part) for part in release.triton.split("."))
+    for path, kind, field, _ in set_fields(config):
+        newer = new_field(kind, field.name)
+        if newer is not None and newer.since > (major, minor):
+            since = ".".join(map(str, newer.since))
+            message = f"{path} needs Triton {since}, and release {release.ngc} is {release.triton}"
+            raise ManifestError(message, where=where, hint=f"remove it, or pin a newer release ({newer.confidence})")
