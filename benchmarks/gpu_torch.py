@@ -108,19 +108,21 @@ def train(model, size, seconds, batch):
     """Teach the network the classes for some seconds: random weights would answer one class for every image."""
     images = Textures(size, 1)
     optimiser = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, weight_decay=1e-4, nesterov=True)
-    model.train()
+    model.train().to(memory_format=torch.channels_last)
     begin = time.monotonic()
     while (gone := (time.monotonic() - begin) / seconds) < 1:
         for group in optimiser.param_groups:  # up in the first tenth, then down to nothing
-            group["lr"] = 0.2 * min(gone / 0.1, (1 - gone) / 0.9) + 1e-4
+            group["lr"] = 0.1 * min(gone / 0.1, (1 - gone) / 0.9) + 1e-4
         labels = torch.randint(0, CLASSES, (batch,), generator=images.drawn, device=DEVICE)
         with torch.autocast(DEVICE, torch.bfloat16):
-            loss = torch.nn.functional.cross_entropy(model(images.draw(labels)), labels)
+            loss = torch.nn.functional.cross_entropy(
+                model(images.draw(labels).to(memory_format=torch.channels_last)), labels
+            )
         optimiser.zero_grad(set_to_none=True)
         loss.backward()
         optimiser.step()
-    model.eval()
-    return float(loss)
+    model.eval().to(memory_format=torch.contiguous_format)
+    return float(loss.detach())
 
 
 def make(work, *, small):
@@ -143,7 +145,7 @@ def make(work, *, small):
     size = 64 if small else 224
     resnet = make_resnet(small=small)
     torch.backends.cudnn.benchmark = True
-    loss = train(resnet, size, 15 if small else 60, 64 if small else 192)
+    loss = train(resnet, size, 15 if small else 140, 64 if small else 192)
     held, truth = Textures(size, 2).balanced(2 if small else 10)
     seen, _ = Textures(size, 3).balanced(1 if small else 3)
     write(work, "resnet", resnet, resnet, ("images",), ("logits",), [held], [seen])

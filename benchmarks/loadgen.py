@@ -164,7 +164,9 @@ def columns(parts: list[samples.Samples] | tuple[samples.Samples, ...]) -> np.nd
     return np.concatenate(rows, axis=1)
 
 
-def other(user: str, url: str, folder: Path, seconds: float, users: int, rate: float = 0) -> tuple[np.ndarray, tuple[int, int, float]]:
+def other(
+    user: str, url: str, folder: Path, seconds: float, users: int, rate: float = 0
+) -> tuple[np.ndarray, tuple[int, int, float]]:
     """Run one of the comparison users under Locust."""
     (folder / "users.py").write_text(USERS)
     out = folder / f"{user}.npy"
@@ -177,9 +179,13 @@ def other(user: str, url: str, folder: Path, seconds: float, users: int, rate: f
     begun = time.monotonic()
     used = sampled(process, lambda: time.monotonic() - begun > 4, seconds)
     try:
-        process.wait(60)
+        limit = time.monotonic() + 60
+        while not out.exists() and time.monotonic() < limit:
+            time.sleep(0.1)
+        time.sleep(0.5)
     finally:
-        process.kill()
+        process.kill()  # gRPC under gevent may hang when its process ends
+        process.wait()
     return np.load(out).T, used
 
 
@@ -187,7 +193,12 @@ def cost(name: str, concurrency: int, taken: tuple[np.ndarray, tuple[int, int, f
     rows, (begin, end, cpu) = taken
     count = int(((rows[2] >= begin) & (rows[2] < end)).sum())
     rps = count / ((end - begin) / 1e9)
-    return {"name": name, "concurrency": concurrency, "rps": round(rps, 1), "cpu_us_per_request": round(cpu / count * 1e6, 1)}
+    return {
+        "name": name,
+        "concurrency": concurrency,
+        "rps": round(rps, 1),
+        "cpu_us_per_request": round(cpu / count * 1e6, 1),
+    }
 
 
 def timing(name: str, rate: float, taken: tuple[np.ndarray, tuple[int, int, float]]) -> dict[str, object]:
@@ -209,7 +220,18 @@ def perf_analyzer(url: str, concurrency: int) -> list[dict[str, object]]:
         return []
     with tempfile.TemporaryDirectory() as name:
         csv = Path(name) / "pa.csv"
-        command = [program, "-m", "identity", "-u", url, "-i", "grpc", "--async", "--concurrency-range", str(concurrency)]
+        command = [
+            program,
+            "-m",
+            "identity",
+            "-u",
+            url,
+            "-i",
+            "grpc",
+            "--async",
+            "--concurrency-range",
+            str(concurrency),
+        ]
         done = subprocess.run([*command, "-f", str(csv), "-s", "50"], capture_output=True, check=False)
         if done.returncode or not csv.exists():
             return []
@@ -228,8 +250,12 @@ def measure(seconds: float, concurrency: int) -> dict[str, list[dict[str, object
         with tempfile.TemporaryDirectory() as scratch:
             users = ("-u", str(concurrency), "-r", str(concurrency))
             clients.append(cost("repogen through Locust", concurrency, locust(url, fresh(), seconds, *users)))
-            clients.append(cost("repogen's generator alone", concurrency, bare(url, fresh(), seconds, users=concurrency)))
-            clients.append(cost("Locust with tritonclient", concurrency, other("Tritonclient", url, fresh(), seconds, concurrency)))
+            clients.append(
+                cost("repogen's generator alone", concurrency, bare(url, fresh(), seconds, users=concurrency))
+            )
+            clients.append(
+                cost("Locust with tritonclient", concurrency, other("Tritonclient", url, fresh(), seconds, concurrency))
+            )
             clients += perf_analyzer(url, concurrency)
             for rate in (200, 2000):
                 paced = ("-u", "1", "--rate", str(rate), "--arrivals", "constant")

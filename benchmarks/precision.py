@@ -70,8 +70,8 @@ def _case(path: Path, inputs: tuple[Tensor, ...], calibration: Arrays, validatio
     for part, arrays in (("calib", calibration), ("val", validation)):
         files.append(path.parent / f"{path.stem}_{part}.npz")
         np.savez(files[-1], **arrays)
-    source = Source(path, sha256(path), inputs, batched=True, size=path.stat().st_size)
-    gate = Gate(path, source.digest, path, "fp32", inputs, 2, (files[1],))
+    source = Source(path, sha256(path), inputs, batched=True, size=path.stat().st_size, sizes={"W": 320})
+    gate = Gate(path, source.digest, path, "fp32", inputs, 2, (files[1],), sizes=source.sizes)
     return source, Calibration((files[0],)), gate
 
 

@@ -137,6 +137,8 @@ def build(run: Run) -> None:
             continue
         say(f"{name}: built in {seconds:.1f} s, {time.monotonic() - begin:.1f} s with everything")
     run.found["failed"] = failed
+    if len(failed) == len(names(run)):
+        sys.exit("no plan was built")
     path = manifest(run, tuple(failed))
     sync = [sys.executable, "-m", "repogen", "sync", "-f", str(path), "-v"]
     spent = []

@@ -1,4 +1,4 @@
-"""Load shapes: how many users there are over time. SHAPE names one, Steps where it is not set:
+r"""Load shapes: how many users there are over time. SHAPE names one, Steps where it is not set:
 
     SHAPE=Spike locust -f loadtests/locustfile.py,loadtests/shapes.py --headless \\
         --host 127.0.0.1:8001 --model text_rec
@@ -20,7 +20,7 @@ class Steps(LoadTestShape):
     seconds = 30
     users: ClassVar = (1, 2, 4, 8, 16, 32, 64)
 
-    def tick(self):
+    def tick(self) -> tuple[int, int] | None:
         step = int(self.get_run_time() // self.seconds)
         return (self.users[step], self.users[step]) if step < len(self.users) else None
 
@@ -31,7 +31,7 @@ class Spike(LoadTestShape):
     base, spike = 8, 32
     begin, end, stop = 40, 60, 120
 
-    def tick(self):
+    def tick(self) -> tuple[int, int] | None:
         now = self.get_run_time()
         if now >= self.stop:
             return None
@@ -44,7 +44,7 @@ class Day(LoadTestShape):
 
     users, seconds = 40, 600
 
-    def tick(self):
+    def tick(self) -> tuple[int, int] | None:
         now = self.get_run_time()
         if now >= self.seconds:
             return None

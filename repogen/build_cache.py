@@ -107,13 +107,13 @@ def building(key: str, waiting: Callable[[], None] = lambda: None) -> Iterator[N
         yield
 
 
-def collect(limit: int, *, keep: Collection[str] = ()) -> tuple[Removed, ...]:
+def collect(limit: int, *, keep: Collection[str] = (), dry: bool = False) -> tuple[Removed, ...]:
     """Remove the entries that were longest of no use until the rest has at most `limit` bytes; never those of `keep`.
 
     What was set aside as damaged, and what writers left half done, goes too once it is a day old.
     """
     root = plans_folder()
-    for name in (".staging", ".corrupt"):
+    for name in () if dry else (".staging", ".corrupt"):
         _sweep(root / name)
     entries = [(folder.stat().st_mtime, folder.name, _size(folder)) for folder in _entries(root)]
     total = sum(size for _, _, size in entries)
@@ -122,7 +122,8 @@ def collect(limit: int, *, keep: Collection[str] = ()) -> tuple[Removed, ...]:
         if total <= limit:
             break
         if key not in keep:
-            _discard(root / key)
+            if not dry:
+                _discard(root / key)
             total -= size
             removed.append(Removed(key, size))
     return tuple(removed)

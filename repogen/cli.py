@@ -72,6 +72,15 @@ def _bytes(_context: click.Context, _option: click.Parameter, text: str) -> int:
         raise click.BadParameter(str(error)) from None
 
 
+def _seconds(_context: click.Context, _option: click.Parameter, text: str | None) -> float:
+    from repogen.units import microseconds
+
+    try:
+        return microseconds(text) / 1e6 if text else 0.0
+    except ValueError as error:
+        raise click.BadParameter(str(error)) from None
+
+
 _memory = click.option(
     "--memory",
     default="4GiB",
@@ -130,7 +139,7 @@ def plan(**arguments: Any) -> None:
     _call("plan", **arguments)
 
 
-@main.command(epilog="Examples: repogen sync; repogen sync --url triton:8001 --prune")
+@main.command(epilog="Examples: repogen sync; repogen sync --url triton:8001 --prune; repogen sync --watch 30s")
 @_manifest
 @_jobs
 @_overwrite
@@ -139,6 +148,7 @@ def plan(**arguments: Any) -> None:
 @_wait
 @_urls
 @click.option("--no-load", is_flag=True, help="Publish only, whatever --url says.")
+@click.option("--watch", callback=_seconds, help="Go on: look for changed sources every so often (30s), and sync them.")
 @_load_timeout
 @_memory
 @_common
@@ -171,13 +181,18 @@ def rollback(**arguments: Any) -> None:
     _call("rollback", **arguments)
 
 
-@main.command(epilog="Example: repogen gc --keep 0")
+@main.command(epilog="Examples: repogen gc --dry-run; repogen gc --keep 0")
 @_manifest
 @click.option("--keep", type=click.IntRange(0), help="Previous generations of each model; by default the manifest's.")
+@click.option("--cache-size", default="50GiB", show_default=True, callback=_bytes, help="Of built plans; of sources.")
+@click.option("--dry-run", is_flag=True, help="Only say what would go.")
 @_wait
 @_common
 def gc(**arguments: Any) -> None:
-    """Remove displaced folders beyond those to keep, and what runs that were cut short left behind."""
+    """Remove previous generations beyond those to keep, old records, leftovers, and what the caches have too much.
+
+    What is served, what can be rolled back to, and every plan that repogen.lock names stays.
+    """
     _call("gc", **arguments)
 
 

@@ -3,6 +3,8 @@
 import ctypes
 import errno
 import os
+import tempfile
+from contextlib import suppress
 from pathlib import Path
 
 _AT_FDCWD = -100
@@ -21,6 +23,19 @@ def exchange(one: Path, other: Path) -> bool:
     if code in _UNSUPPORTED:
         return False
     raise OSError(code, os.strerror(code), str(other))
+
+
+def can_exchange(scratch: Path) -> bool:
+    """Return whether folders can be swapped where `scratch`, a new and empty one, lies."""
+    scratch.mkdir(parents=True, exist_ok=True)
+    one, other = Path(tempfile.mkdtemp(dir=scratch)), Path(tempfile.mkdtemp(dir=scratch))
+    try:
+        return exchange(one, other)
+    finally:
+        one.rmdir()
+        other.rmdir()
+        with suppress(OSError):  # another run's
+            scratch.rmdir()
 
 
 def is_mount_point(folder: Path | str) -> bool:

@@ -14,11 +14,14 @@ from dataclasses import asdict, dataclass, replace
 from datetime import datetime, timezone
 from pathlib import Path
 
-from repogen.errors import RepogenError
+from repogen.errors import Refused, RepogenError
 from repogen.files import listed, replace_synced, sync_folder
 
 _RECORDS = "generations"
 _KEPT = "kept"
+RECORDS = 100
+"""So many records stay as they are; gc makes one of the older ones."""
+SQUASHED = "all before"
 
 
 @dataclass(frozen=True)
@@ -104,6 +107,33 @@ def as_of(generations: Sequence[Generation], number: int) -> dict[str, int | Non
     return found
 
 
+def target_of(generations: Sequence[Generation], number: int | None, where: object) -> int:
+    """Return the generation to return to; by default the one before the last. Raises Refused."""
+    place = str(where)
+    if not generations:
+        raise Refused("nothing was published yet", where=place)
+    newest, oldest = generations[-1].number, generations[0].number
+    target = newest - 1 if number is None else number
+    if target >= newest:
+        raise Refused(f"the newest generation is {newest}", where=place, hint="repogen history lists them")
+    if generations[0].what == SQUASHED and target < oldest:
+        raise Refused(f"the history before generation {oldest} was collected", where=place)
+    return target
+
+
+def squashed(generations: Sequence[Generation], limit: int = RECORDS) -> tuple[Generation | None, list[int]]:
+    """Return one record in place of all but the newest `limit`, and the numbers of those that it makes needless.
+
+    It says which folder of each model was the newest then; nobody can return to before it.
+    """
+    old = generations[: max(len(generations) - limit, 0)]
+    if not old:
+        return None, []
+    newest = {step.name: step for generation in old for step in generation.steps}
+    whole = replace(old[-1], what=SQUASHED, steps=tuple(newest.values()))
+    return whole, [generation.number for generation in old[:-1]]
+
+
 def kept(state: Path, name: str, number: int) -> Path:
     """Return where the displaced folder `number` of a model is kept."""
     return state / _KEPT / name / str(number)
@@ -116,7 +146,14 @@ def all_kept(state: Path) -> Iterator[tuple[str, int, Path]]:
             yield name, int(number), kept(state, name, int(number))
 
 
-def trim(state: Path, generations: Sequence[Generation], keep: int, names: Sequence[str] | None = None) -> list[Path]:
+def trim(
+    state: Path,
+    generations: Sequence[Generation],
+    keep: int,
+    names: Sequence[str] | None = None,
+    *,
+    dry: bool = False,
+) -> list[Path]:
     """Remove all but the `keep` folders of each model (of `names`) that were displaced last; return those removed."""
     displaced: Mapping[tuple[str, int | None], int] = {
         (step.name, step.before): generation.number for generation in generations for step in generation.steps
@@ -126,7 +163,7 @@ def trim(state: Path, generations: Sequence[Generation], keep: int, names: Seque
         if names is None or name in names:
             by_name.setdefault(name, []).append((displaced.get((name, number), -1), folder))
     gone = [folder for rows in by_name.values() for _, folder in sorted(rows, reverse=True)[keep:]]
-    for folder in gone:
+    for folder in () if dry else gone:
         shutil.rmtree(folder)
         if not any(folder.parent.iterdir()):
             folder.parent.rmdir()

@@ -1,12 +1,10 @@
 """Let live servers take what was published, and prove that they serve it."""
 
 import ipaddress
-import os
 import socket
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from pathlib import Path
 from typing import Any
 
 from repogen import pbtxt
@@ -28,19 +26,20 @@ _SETTINGS = (  # what Triton never fills in by itself: when it is live and not p
 class Servers:
     """Every server that reads one repository; they take a model one after the other.
 
-    A context manager that closes the connections. `deadline` is in seconds, for one load.
+    A context manager that closes the connections. `touch` makes a model's config look changed; `deadline` is in
+    seconds, for one load.
     """
 
     def __init__(
         self,
         urls: Sequence[str],
-        root: Path,
         *,
+        touch: Callable[[str], None],
         deadline: float = LOAD_DEADLINE,
         note: Callable[[str], None] = lambda _: None,
     ) -> None:
         self._stack = ExitStack()
-        self._root = root
+        self._touch = touch
         self._deadline = deadline
         self._note = note
         places = [place for url in urls for place in addresses(url)]
@@ -56,6 +55,10 @@ class Servers:
         """Ask each server for its name: whoever does not answer is told before anything is written."""
         for client in self.clients:
             client.server_id()
+
+    def polling(self) -> list[str]:
+        """Return the servers that look at the repository by themselves."""
+        return [client.url for client in self.clients if _polls(client)]
 
     def bring(self, name: str, config: str, model: ServedModel | None) -> None:
         """Let each server load `name` and prove that it serves `config`. Raises ServerError at the first that fails."""
@@ -98,7 +101,7 @@ class Servers:
             return
         # Somebody loaded it with a config of their own: a plain load is a no-op while the files stay as they are.
         self._note(f"{client.url} ran {name} with another {', '.join(fields)}")
-        os.utime(self._root / name / "config.pbtxt")
+        self._touch(name)
         try:
             client.load(name, deadline=self._deadline)
         except Rejected as error:
@@ -151,6 +154,14 @@ def addresses(url: str) -> list[tuple[str, str]]:
     if len(ips) == 1 or all(ipaddress.ip_address(ip.partition("%")[0]).is_loopback for ip in ips):
         return [(whole, "")]
     return [(f"{scheme}[{ip}]:{port}" if ":" in ip else f"{scheme}{ip}:{port}", host) for ip in ips]
+
+
+def _polls(client: Client) -> bool:
+    try:
+        client.unload("repogen.no.such.model")  # does nothing: what it answers tells the mode
+    except Rejected as error:
+        return _POLLS in error.message
+    return False
 
 
 def _unlike(client: Client, name: str, meant: Any) -> list[str]:

@@ -74,12 +74,13 @@ def _taken(descriptor: int, path: Path) -> bool:
 def _sign(descriptor: int, path: Path) -> None:
     try:
         os.ftruncate(descriptor, 0)
-        os.pwrite(descriptor, json.dumps(_me()).encode(), 0)
+        os.pwrite(descriptor, json.dumps(signature()).encode(), 0)
     except OSError as error:
         raise RepogenError(f"cannot be written: {error.strerror}", where=str(path)) from None
 
 
-def _me() -> dict[str, str | int]:
+def signature() -> dict[str, str | int]:
+    """Return who this process is, as a lock tells it to others."""
     try:
         user = getpass.getuser()
     except (KeyError, OSError):  # a container's user without a name

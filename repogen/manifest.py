@@ -1,6 +1,7 @@
 """The manifest: what `repogen.yaml` may say, and reading one."""
 
 import difflib
+import hashlib
 import os
 import re
 import types
@@ -20,6 +21,7 @@ from pydantic import (
     model_validator,
 )
 
+from repogen.cache import cache_folder
 from repogen.errors import ManifestError
 from repogen.precision_schema import AccuracyEntry, CalibrationEntry, Precision, PrecisionEntry
 from repogen.releases import RELEASES
@@ -113,7 +115,7 @@ class ModelSettings(BuildEntry):
 class ModelEntry(ModelSettings):
     """One model."""
 
-    source: str = Field(description="an ONNX file, or a model.py for the python backend")
+    source: str = Field(description="an ONNX file, or a model.py for the python backend: a path or a URL (s3://…)")
     sha256: Sha256 | None = Field(None, description="enforced when given")
     version: Annotated[int, Field(ge=1, lt=10**18, strict=True)] = 1
     keep_versions: PositiveInt = Field(2, description="version folders that stay side by side, the new one included")
@@ -131,7 +133,7 @@ class ManifestSchema(Strict):
     """A whole manifest."""
 
     triton: Release = Field(description="the NGC release that serves, such as 26.08")
-    repository: str = Field("model_repository", description="where the models are published")
+    repository: str = Field("model_repository", description="where the models go: a folder, or s3://bucket/prefix")
     gpu: Capability | None = Field(None, description="compute capability of the GPUs that serve: 9.0")
     tensorrt: TensorRt | None = Field(None, description="the server's TensorRT, where it is not the release's own")
     build_cache: str | None = Field(None, description="a folder or URL (s3://…) where built plans are shared")
@@ -152,14 +154,29 @@ class Manifest:
     gpu: str = ""
     tensorrt: str = ""
     build_cache: str = ""
+    store: str = ""  # the URL of a repository on an object store; `repository` stands for it on this machine
+
+    @property
+    def root(self) -> str:
+        """Where the models are published: a folder's path or a URL."""
+        return self.store or str(self.repository)
 
     def where(self, *key: str | int) -> str:
         return self.source.where(key)
 
-    def model_path(self, name: str) -> Path:
-        """Return the file that `models.NAME.source` means: relative to the manifest's folder."""
+    def source_of(self, name: str) -> str:
+        """Return what `models.NAME.source` means: a path, relative to the manifest's folder, or a URL."""
         text = _expand(self.models[name].source, self.where("models", name, "source"))
-        return self.source.path.parent / text
+        return text if "://" in text else str(self.source.path.parent / text)
+
+    def model_path(self, name: str) -> Path:
+        """Return the file that `models.NAME.source` means: the local copy where that is a URL."""
+        text = self.source_of(name)
+        if "://" not in text:
+            return Path(text)
+        from repogen.remote_sources import fetched
+
+        return fetched(text, self.models[name].sha256, self.where("models", name, "source"))
 
 
 def load_manifest(path: Path) -> Manifest:
@@ -176,13 +193,19 @@ def load_manifest(path: Path) -> Manifest:
     return Manifest(
         source,
         schema.triton,
-        Path(os.path.normpath(path.parent / repository)),
+        _stand_in(repository) if "://" in repository else Path(os.path.normpath(path.parent / repository)),
         models,
+        store=repository.rstrip("/") if "://" in repository else "",
         keep=schema.keep,
         gpu=schema.gpu or "",
         tensorrt=schema.tensorrt or "",
         build_cache=cache if "://" in cache or not cache else os.path.normpath(path.parent / cache),
     )
+
+
+def _stand_in(url: str) -> Path:
+    """Return the folder of this machine for what is known here of a repository elsewhere, such as tuning trials."""
+    return cache_folder() / "stores" / hashlib.sha256(url.encode()).hexdigest()[:16]
 
 
 def _validated(source: YamlSource) -> ManifestSchema:

@@ -53,6 +53,12 @@ def read_graph(path: Path, digest: str, *, memory: int = MEMORY) -> Graph:
     )
 
 
+def weights_of(path: Path, digest: str, *, memory: int = MEMORY) -> tuple[str, ...]:
+    """Return the names of the weights files that an ONNX file refers to, as it says them; () for what is no ONNX."""
+    facts = cached("graphs", f"{_RULES} {digest}", lambda: _read(path, memory))
+    return tuple(sorted({row["location"] for row in facts.get("external", ())}))
+
+
 def with_weights(graph: Graph, digest: str, *, memory: int = MEMORY) -> Graph:
     """Return the facts with those of the weights files added; `digest` is of the model and of them."""
     if not graph.external:

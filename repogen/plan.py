@@ -1,7 +1,7 @@
 """Compare what should be served with what a repository holds. Pure, but for a look at sizes."""
 
 import difflib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -11,6 +11,7 @@ from repogen.rendered import rendered
 from repogen.repository import VERSION, Published, State, Stray, fingerprint_of
 
 _ORDER = ("create", "rebuild", "rewrite", "keep", "drifted", "foreign", "remove")
+Arranged = Callable[[ServedModel], ServedModel]
 WRITES = ("create", "rebuild", "rewrite")
 UNASKED = 0.3
 """The share of a repository's models that may go without a second yes."""
@@ -40,6 +41,11 @@ class Plan:
     changes: tuple[Change, ...]
     prune: bool = False
     strays: tuple[Stray, ...] = ()
+    url: str = ""  # of a repository on an object store; `repository` stands for it on this machine
+
+    @property
+    def place(self) -> str:
+        return self.url or str(self.repository)
 
     @property
     def writes(self) -> tuple[Change, ...]:
@@ -84,17 +90,19 @@ def make_plan(
     overwrite: bool = False,
     prune: bool = False,
     strays: tuple[Stray, ...] = (),
+    url: str = "",
+    arranged: Arranged = lambda model: model,
 ) -> Plan:
     """Return the plan that turns `existing` into `desired`.
 
     `overwrite` rewrites folders that were edited by hand or are not ours; `prune` removes what the manifest
-    does not name. Raises RenderError.
+    does not name; `arranged` gives a model the file names that it has there. Raises RenderError.
     """
-    changes = [_change(model, existing.get(model.name), overwrite=overwrite) for model in desired]
+    changes = [_change(model, existing.get(model.name), arranged, overwrite=overwrite) for model in desired]
     names = {model.name for model in desired}
     left = [published for name, published in existing.items() if name not in names]
     changes += [_left_over(published, prune=prune, overwrite=overwrite) for published in left]
-    return Plan(root, tuple(sorted(changes, key=lambda change: change.name)), prune, strays)
+    return Plan(root, tuple(sorted(changes, key=lambda change: change.name)), prune, strays, url)
 
 
 def removal_order(changes: Sequence[Change]) -> tuple[Change, ...]:
@@ -126,8 +134,8 @@ def members(model: ServedModel | None) -> tuple[str, ...]:
     return tuple(step.get("model_name") or step.get("modelName") or "" for step in scheduling.get("step", ()))
 
 
-def _change(model: ServedModel, published: Published | None, *, overwrite: bool) -> Change:
-    model = replace(model, carried=_carried(model, published))
+def _change(model: ServedModel, published: Published | None, arranged: Arranged, *, overwrite: bool) -> Change:
+    model = arranged(replace(model, carried=_carried(model, published)))
     config = rendered(model)
     if published is None:
         reason = _created(model, f"{model.source} is not in the repository")
@@ -166,7 +174,7 @@ def _carried(model: ServedModel, published: Published | None) -> tuple[ModelFile
     kept -= {model.version}
     files = {name: digest for name, digest in published.files.items() if name.split("/")[0] in map(str, kept)}
     return tuple(
-        ModelFile(name, published.folder / name, digest, (published.folder / name).stat().st_size)
+        ModelFile(name, published.folder / name, digest, published.size(name))
         for name, digest in sorted(files.items())
     )
 

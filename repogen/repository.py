@@ -3,7 +3,7 @@
 import os
 import re
 import stat
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
@@ -40,6 +40,10 @@ class Published:
     fingerprint: str
     files: Mapping[str, str]
     state: State
+    sizes: Mapping[str, int] | None = None  # where the files are no paths of this machine
+
+    def size(self, name: str) -> int:
+        return (self.folder / name).stat().st_size if self.sizes is None else self.sizes[name]
 
 
 @dataclass(frozen=True)
@@ -85,7 +89,7 @@ def read_folder(folder: Path) -> Published:
     text = config.read_text(errors="replace") if config.is_file() else ""
     mark = fingerprint_of(text)
     files = {name: sha256(folder / name) for name in _files(folder)} if mark else {}
-    return Published(folder.name, folder, text, mark, files, _state(text, mark, files))
+    return Published(folder.name, folder, text, mark, files, state_of(text, mark, files))
 
 
 def fingerprint_of(text: str) -> str:
@@ -124,6 +128,11 @@ def _root_stray(entry: "os.DirEntry[str]") -> str:
 def _version_strays(folder: Path) -> Iterator[Stray]:
     with os.scandir(folder) as entries:
         names = sorted(entry.name for entry in entries if entry.is_dir() and entry.name not in _IGNORED)
+    yield from version_strays(folder.name, names)
+
+
+def version_strays(model: str, names: Sequence[str]) -> Iterator[Stray]:
+    """Return those folders of a model that Triton takes for other versions than their names say."""
     for name in names:
         if VERSION.fullmatch(name) or not re.match(r"[-+]?\d", name):
             continue
@@ -134,7 +143,7 @@ def _version_strays(folder: Path) -> Iterator[Stray]:
             what = "Triton ends itself when it meets it"
         elif name == "0":
             continue
-        yield Stray(f"{folder.name}/{name}", f"no version folder: {what}")
+        yield Stray(f"{model}/{name}", f"no version folder: {what}")
 
 
 def _files(folder: Path) -> list[str]:
@@ -151,7 +160,8 @@ def _refuse(error: OSError) -> None:
     raise error
 
 
-def _state(text: str, mark: str, files: Mapping[str, str]) -> State:
+def state_of(text: str, mark: str, files: Mapping[str, str]) -> State:
+    """Return how a folder relates to the config that it holds."""
     from repogen.render import fingerprint
 
     if not mark:

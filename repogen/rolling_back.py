@@ -17,11 +17,7 @@ def steps_back(root: Path, number: int | None = None) -> tuple[int, tuple[Step, 
     """
     state = state_folder(root)
     past = generations.history(state)
-    if not past:
-        raise Refused("nothing was published yet", where=str(root))
-    target = past[-1].number - 1 if number is None else number
-    if target >= past[-1].number:
-        raise Refused(f"the newest generation is {past[-1].number}", where=str(root), hint="repogen history lists them")
+    target = generations.target_of(past, number, root)
     now = generations.current(past)
     steps = []
     for name, folder in sorted(generations.as_of(past, target).items()):

@@ -23,7 +23,11 @@ CLASS_OF = {  # what our variables hold
     "inspector": "EngineInspector", "flags": "NetworkDefinitionCreationFlag",
     "strategy": "ExecutionContextAllocationStrategy",
 }  # fmt: skip
-OF_PYTHON = {("IExecutionContext", "clear"), ("IExecutionContext", "get")}  # methods of the dict of contexts
+OF_PYTHON = {
+    ("IExecutionContext", "clear"),
+    ("IExecutionContext", "get"),
+    ("IExecutionContext", "values"),
+}  # methods of the dict of contexts
 
 
 def name_of(node):

@@ -62,11 +62,6 @@ def main() -> None:
     os._exit(0)  # destructors of half-built engines have nothing to add
 
 
-def _about(question: Question, _: Log) -> dict[str, Any]:
-    trt = _library(question["kind"])
-    return {"kind": question["kind"], "version": trt.__version__, "gpus": read_gpus()}
-
-
 def _preflight(question: Question, log: Log) -> dict[str, Any]:
     """Parse, and build where that is possible; keep nothing."""
     trt = _library(question["kind"])
@@ -351,7 +346,10 @@ def _errors(parser: Any) -> list[dict[str, Any]]:
         error = parser.get_error(index)
         name = error.node_name() if hasattr(error, "node_name") else ""
         operator = error.node_operator() if hasattr(error, "node_operator") else ""
-        rows.append({"node": name, "operator": operator, "message": error.desc(), "code": str(error.code())})
+        message = error.desc()
+        if message in ("", "false"):  # the parser's way to say that it has nothing for an operator
+            message = "this parser has no such operator"
+        rows.append({"node": name, "operator": operator, "message": message, "code": str(error.code())})
     return rows
 
 
@@ -397,7 +395,7 @@ def _monitor(base: Any, log: Log) -> Any:
     return Monitor()
 
 
-_TASKS = {"about": _about, "preflight": _preflight, "build": _build}
+_TASKS = {"preflight": _preflight, "build": _build}
 
 if __name__ == "__main__":
     main()

@@ -12,22 +12,22 @@ if TYPE_CHECKING:
 
 
 def history(manifest: Path, *, console: Console) -> int:
-    from repogen import generations
     from repogen.manifest import load_manifest
+    from repogen.places import place_of
 
-    root = load_manifest(manifest).repository
-    state = generations.state_folder(root)
-    past = generations.history(state)
+    root = load_manifest(manifest).root
+    place = place_of(root)
+    past = place.history(root)
     rows = [(row.number, row.when, row.who, row.what + _unfinished(row), _summary(row)) for row in past]
     if rows:
         console.table(["generation", "when", "who", "what", "changed"], rows)
     else:
         console.say(f"nothing was published to {root} yet")
-    kept = [(name, number) for name, number, _ in generations.all_kept(state)]
+    kept = place.kept(root)
     for name, number in kept:
         console.say(f"kept: {name} as of {f'generation {number}' if number > 0 else 'before repogen came'}")
     document = {
-        "repository": str(root),
+        "repository": root,
         "generations": [asdict(row) for row in past],
         "kept": [{"model": name, "generation": number} for name, number in kept],
     }

@@ -1,6 +1,7 @@
 """`repogen plan`: what a sync would do. Changes nothing."""
 
 import hashlib
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -60,15 +61,17 @@ def plan(
     return 1 if found.blocked or (exit_code and (found.writes or found.removes)) else 0
 
 
-def planned(question: Question, console: Console) -> Answer:
-    """Read the manifest, its models and the repository, and compare."""
+def planned(question: Question, console: Console, *, first: Callable[[str], None] = lambda _: None) -> Answer:
+    """Read the manifest, its models and the repository, and compare; `first` is called with the repository."""
     from repogen.desired import models_of
     from repogen.manifest import load_manifest
+    from repogen.places import place_of
     from repogen.plan import make_plan
-    from repogen.repository import read_repository, strays
 
     read = load_manifest(question.manifest)
-    root = read.repository
+    root = read.root
+    place = place_of(root)
+    first(root)
     seen = basis(question.manifest, root)
     desired = models_of(
         read,
@@ -76,16 +79,24 @@ def planned(question: Question, console: Console) -> Answer:
         progress=lambda name: console.note(f"reading {name}") if console.verbose else None,
         memory=question.memory,
     )
-    existing = read_repository(root)
-    found = make_plan(desired, existing, root, overwrite=question.overwrite, prune=question.prune, strays=strays(root))
+    found = make_plan(
+        desired,
+        place.read(root),
+        read.repository,
+        overwrite=question.overwrite,
+        prune=question.prune,
+        strays=place.strays(root),
+        url=read.store,
+        arranged=place.fitting,
+    )
     return Answer(found, seen, read.keep)
 
 
-def basis(manifest: Path, root: Path) -> str:
+def basis(manifest: Path, root: str) -> str:
     """Return what tells whether a plan still holds: the manifest's digest and the newest generation."""
-    from repogen.generations import latest, state_folder
+    from repogen.places import place_of
 
-    newest = latest(state_folder(root))
+    newest = place_of(root).latest(root)
     number = f"{newest.number} {newest.state}" if newest else ""
     return f"{hashlib.sha256(manifest.read_bytes()).hexdigest()} {number}"
 
@@ -104,7 +115,7 @@ def refuse_unasked(found: "Plan", *, yes: bool) -> None:
 def show(found: "Plan", console: Console) -> None:
     """Print the plan: strays, then one line a model, then the diff of each config that changes."""
     for stray in found.strays:
-        console.say(console.paint(f"! {found.repository}/{stray.path}: {stray.what}", "red"))
+        console.say(console.paint(f"! {found.place}/{stray.path}: {stray.what}", "red"))
     width = max((len(change.name) for change in found.changes), default=0)
     for change in found.changes:
         sign, colour = _SIGNS[change.action]
@@ -119,9 +130,9 @@ def show(found: "Plan", console: Console) -> None:
             console.say(f"    {_coloured(line, console)}")
     counts = ", ".join(f"{count} to {action}" for action, count in found.counts().items())
     if not found.writes and not found.removes:
-        console.say(f"nothing to do in {found.repository}: {counts}")
+        console.say(f"nothing to do in {found.place}: {counts}")
     else:
-        console.say(f"{found.repository}: {counts} ({_sizes(found)})")
+        console.say(f"{found.place}: {counts} ({_sizes(found)})")
 
 
 _MANY = 50
@@ -129,14 +140,11 @@ _MANY = 50
 
 
 def as_document(found: "Plan") -> dict[str, Any]:
-    from repogen.publish import space
-
-    needed, free = space(found)
     return {
-        "repository": str(found.repository),
+        "repository": found.place,
         "counts": found.counts(),
         "bytes": found.bytes_to_write,
-        "space": {"needed": needed, "free": free},
+        "space": _space(found),
         "prune": found.prune,
         "strays": [{"path": stray.path, "what": stray.what} for stray in found.strays],
         "changes": [
@@ -152,7 +160,19 @@ def as_document(found: "Plan") -> dict[str, Any]:
     }
 
 
+def _space(found: "Plan") -> dict[str, int] | None:
+    """Return the bytes that publishing needs and those that are free; None where nobody knows, as on a store."""
+    if found.url:
+        return None
+    from repogen.publish import space
+
+    needed, free = space(found)
+    return {"needed": needed, "free": free}
+
+
 def _sizes(found: "Plan") -> str:
+    if found.url:
+        return f"{size_text(found.bytes_to_write)} at most to upload"
     from repogen.publish import space
 
     needed, free = space(found)

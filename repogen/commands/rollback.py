@@ -20,19 +20,17 @@ def rollback(
     load_timeout: float,
     console: Console,
 ) -> int:
-    from repogen.generations import state_folder
-    from repogen.lock import writer
     from repogen.manifest import load_manifest
-    from repogen.rolling_back import roll_back, steps_back
-    from repogen.staging import recover
+    from repogen.places import place_of
 
     read = load_manifest(manifest)
-    root = read.repository
+    root = read.root
+    place = place_of(root)
     with ExitStack() as stack:
         live = stack.enter_context(servers(urls, root, load_timeout, console)) if urls else None
-        stack.enter_context(writer(state_folder(root), wait=wait, note=console.note))
-        recover(root)
-        target, steps = steps_back(root, number)
+        stack.enter_context(place.writer(root, wait=wait, note=console.note))
+        place.recover(root)
+        target, steps = place.steps_back(root, number)
         for step in steps:
             to = f"generation {step.after}" if step.after and step.after > 0 else "what was there before"
             console.say(f"~ {step.name}  {'removed' if step.after is None else f'returns to {to}'}")
@@ -43,7 +41,7 @@ def rollback(
             console.say(f"the repository is as it was in generation {target}")
             console.document({"to": target, "generation": None, "steps": []})
             return 0
-        generation = roll_back(root, target, steps, keep=max(read.keep, 1), live=live, progress=console.note)
+        generation = place.roll_back(root, target, steps, keep=max(read.keep, 1), live=live, progress=console.note)
     console.say(f"generation {generation.number}: rolled back to {target}; the manifest still asks for what was there")
     console.document({"to": target, "generation": generation.number, "steps": [asdict(step) for step in steps]})
     return 0

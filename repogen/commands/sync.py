@@ -3,19 +3,23 @@
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from repogen.child import MEMORY
 from repogen.commands.building import building
 from repogen.commands.gates import pass_gates
 from repogen.commands.plan import Answer, Question, as_document, basis, planned, refuse_unasked, show
 from repogen.console import Console
+from repogen.errors import Refused
 
 if TYPE_CHECKING:
     from repogen.generations import Generation
     from repogen.live import Servers
     from repogen.plan import Plan
+
+_CUT_SHORT = "an earlier run was cut short: brought to its end"
 
 
 def sync(
@@ -31,22 +35,29 @@ def sync(
     urls: Sequence[str] = (),
     no_load: bool = False,
     load_timeout: float = 600.0,
+    watch: float = 0.0,
 ) -> int:
-    from repogen.staging import needs_recovery
+    if watch:
+        from repogen.commands.watching import watching
+
+        options: dict[str, Any] = {"jobs": jobs, "no_load": no_load, "load_timeout": load_timeout}
+        options |= {"overwrite": overwrite, "memory": memory, "prune": prune, "yes": yes, "wait": wait, "urls": urls}
+        return watching(manifest, watch, partial(sync, manifest, console=console, **options), console)
+    from repogen.places import place_of
 
     started = time.perf_counter()
     question = Question(manifest, jobs, overwrite, prune, memory)
-    answer = planned(question, console)
+    answer = planned(question, console, first=partial(_recover, wait=wait, console=console))
     show(answer.plan, console)
     refuse_unasked(answer.plan, yes=yes)
-    root = answer.plan.repository
+    root = answer.plan.place
     generation = None
     again: list[str] = []
     with ExitStack() as stack:
         live = None
         if urls and not no_load:
             live = stack.enter_context(servers(urls, root, load_timeout, console))
-        if answer.plan.writes or answer.plan.removes or needs_recovery(root):
+        if answer.plan.writes or answer.plan.removes or place_of(root).needs_recovery(root):
             answer, generation = _publish(question, answer, live, yes=yes, wait=wait, console=console)
         if live:
             again = _prove_the_rest(root, generation, live, console)
@@ -63,11 +74,13 @@ def sync(
     return 0
 
 
-def servers(urls: Sequence[str], root: Path, load_timeout: float, console: Console) -> "Servers":
+def servers(urls: Sequence[str], root: str, load_timeout: float, console: Console) -> "Servers":
     """Return the servers that `urls` mean, each of which answers."""
     from repogen.live import Servers
+    from repogen.places import place_of
 
-    found = Servers(urls, root, deadline=load_timeout, note=console.note)
+    touch = partial(place_of(root).touch, root)
+    found = Servers(urls, touch=touch, deadline=load_timeout, note=console.note)
     try:
         found.greet()
     except BaseException:
@@ -76,22 +89,31 @@ def servers(urls: Sequence[str], root: Path, load_timeout: float, console: Conso
     return found
 
 
+def _recover(root: str, *, wait: float, console: Console) -> None:
+    """Bring an earlier run to its end where no plan can be made before."""
+    from repogen.places import place_of
+
+    place = place_of(root)
+    if place.RECOVERS_FIRST and place.needs_recovery(root):
+        with place.writer(root, wait=wait, note=console.note):
+            if place.recover(root):
+                console.note(_CUT_SHORT)
+
+
 def _publish(
     question: Question, answer: Answer, live: "Servers | None", *, yes: bool, wait: float, console: Console
 ) -> "tuple[Answer, Generation | None]":
     """Do the plan as the repository's only writer; it is made again when somebody else wrote meanwhile."""
-    from repogen.generations import state_folder
-    from repogen.lock import writer
     from repogen.lock_file import write_lock
-    from repogen.publish import publish, refuse_unpublishable
-    from repogen.staging import recover
+    from repogen.places import place_of
 
-    root = answer.plan.repository
-    refuse_unpublishable(answer.plan)
+    root = answer.plan.place
+    place = place_of(root)
+    place.refuse_unpublishable(answer.plan)
     pass_gates(answer.plan, console, memory=question.memory)
-    with writer(state_folder(root), wait=wait, note=console.note):
-        if recover(root):
-            console.note("an earlier run was cut short: brought to its end")
+    with place.writer(root, wait=wait, note=console.note):
+        if place.recover(root):
+            console.note(_CUT_SHORT)
         if basis(question.manifest, root) != answer.basis:
             answer = planned(question, console)
             show(answer.plan, console)
@@ -99,12 +121,23 @@ def _publish(
             pass_gates(answer.plan, console, memory=question.memory)
         if answer.plan.pending:
             answer = _built(question, answer, console)
-        refuse_unpublishable(answer.plan)
-        generation = publish(
-            answer.plan, keep=answer.keep, live=live, progress=console.note if console.verbose else _silent
-        )
+        place.refuse_unpublishable(answer.plan)
+        if place.has_gaps(answer.plan):
+            _warn_of_gaps(live, yes=yes, console=console)
+        tell = console.note if console.verbose else _silent
+        generation = place.publish(answer.plan, keep=answer.keep, live=live, progress=tell)
         write_lock(question.manifest, [change.model for change in answer.plan.changes if change.model])
         return answer, generation
+
+
+def _warn_of_gaps(live: "Servers | None", *, yes: bool, console: Console) -> None:
+    """Say that models will be absent for an instant, and refuse it where a server would see that."""
+    what = "this file system cannot exchange two folders, so each model is absent for an instant"
+    polling = live.polling() if live else []
+    if polling and not yes:
+        hint = "a server that polls may unload them: use EXPLICIT, another file system, or --yes; nothing was written"
+        raise Refused(f"{what}, and {', '.join(polling)} polls", hint=hint)
+    console.note(f"warning: {what}")
 
 
 def _silent(_: str) -> None:
@@ -120,13 +153,14 @@ def _built(question: Question, answer: Answer, console: Console) -> Answer:
     return planned(question, console)
 
 
-def _prove_the_rest(root: Path, generation: "Generation | None", live: "Servers", console: Console) -> list[str]:
+def _prove_the_rest(root: str, generation: "Generation | None", live: "Servers", console: Console) -> list[str]:
     """Compare what the servers run with what is published, for the models that this sync did not bring itself."""
-    from repogen.repository import State, read_repository
+    from repogen.places import place_of
+    from repogen.repository import State
 
     brought = {step.name for step in generation.steps} if generation else set()
     again = []
-    for name, published in read_repository(root).items():
+    for name, published in place_of(root).read(root).items():
         if name in brought or published.state not in (State.WHOLE, State.DRIFTED):
             continue
         if live.serve_again(name, published.text, None):

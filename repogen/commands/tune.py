@@ -52,16 +52,19 @@ def tune(
         journal = _journal(state, model.name, fresh=fresh)
         tuned = _dry(said, model, journal) if dry_run else _live(said, model, journal, spend, url, state, console)
         found.append(tuned)
-        console.say(f"{model.name}: {verdict(tuned)}")
-        _show_trials(tuned, console)
-        console.say(paragraph(tuned))
+        if dry_run:
+            _show_outlook(tuned, console)
+        if tuned.answer.trials or not dry_run:
+            console.say(f"{model.name}: {verdict(tuned)}")
+            _show_trials(tuned, console)
+            console.say(paragraph(tuned))
     _write_reports(found, report, csv, console)
     if apply:
         _apply_all(manifest, found, models, report, force=force, console=console)
     from repogen.tune.report import document
 
     console.document({"tuned": [document(tuned) for tuned in found]})
-    return 0 if all(tuned.answer.held for tuned in found) else 1
+    return 0 if all(tuned.answer.held or (dry_run and not tuned.answer.trials) for tuned in found) else 1
 
 
 def parse_budget(text: str) -> Budget:
@@ -168,6 +171,19 @@ def _show_trials(tuned: Tuned, console: Console) -> None:
     ]
     if rows:
         console.table(("setting", "rate/s", "", f"{name} predicted", "measured ms", "95 %", "error"), rows)
+
+
+def _show_outlook(tuned: Tuned, console: Console) -> None:
+    """Print what the calibration predicts: it recommends nothing, but says what a run would look at."""
+    from repogen.tune.search import outlook
+
+    goal = tuned.question.goal
+    rows = [
+        (row.setting.words(), f"{row.rate:.3g}", f"{row.latency * 1e3:.2f}", f"{row.mean_batch:.1f}", f"{row.load:.0%}")
+        for row in outlook(tuned.question, tuned.answer.predictor)
+    ]
+    console.say(f"{tuned.evidence.model}: predicted from a calibration, not measured")
+    console.table(("setting", "rate/s", f"{goal.name} ms", "mean batch", "load"), rows)
 
 
 def _write_reports(found: Sequence[Tuned], html: Path | None, csv: Path | None, console: Console) -> None:

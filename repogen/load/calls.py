@@ -6,6 +6,7 @@ futures), its public futures where that is not to be had, and a stream for model
 
 from __future__ import annotations
 
+import itertools
 import queue
 import threading
 import time
@@ -96,15 +97,19 @@ class QueueCalls:
         self._flags = cygrpc.PropagationConstants.GRPC_PROPAGATE_DEFAULTS
         self._method = triton.INFER.encode()
         self._live = triton.LIVE.encode()
-        self._open = True
+        self._count = itertools.count().__next__  # of calls begun; atomic
+        self._last = -1  # how many events there are in all, once that is known
         self._first()
 
     def send(self, number: int, request: bytes) -> None:
         self._call(self._method, request, partial(self._done, number), self._deadline)
 
     def close(self) -> None:
-        """End the thread (its last event is a call of our own) and the connection."""
-        self._open = False
+        """End the thread once every call has its event, one of our own being the last, and then the connection.
+
+        A connection that still has calls would wait for them, and nobody would tell it of their end.
+        """
+        self._last = self._count() + 1
         self._call(self._live, b"", lambda *_: None, 1.0)
         self._thread.join(3)
         if not self._thread.is_alive():
@@ -117,6 +122,7 @@ class QueueCalls:
         self._thread.start()
 
     def _call(self, method: bytes, request: bytes, done: Callable[[int, Any, Any], None], deadline: float) -> None:
+        self._count()
         message, status = self._message(0), self._status(0)
 
         def tag(_event: Any) -> None:
@@ -144,9 +150,11 @@ class QueueCalls:
 
     def _listen(self) -> None:
         next_event = self._core.next_call_event
-        while self._open:
+        events = 0
+        while events != self._last:
             event = next_event()
             event.tag(event)
+            events += 1
 
 
 class FutureCalls:

@@ -109,11 +109,11 @@ class Run:
         limit = _HURRY if self._ended == "interrupted" else self._spec.deadline + 1
         self._wait_for_answers(min(limit, self._spec.deadline + 1))
         observation = self._observer.end()
-        columns = self._recorder.finish(perf_counter_ns())
+        columns = dict(zip(samples.COLUMNS, self._recorder.finish(perf_counter_ns()), strict=True))
         begin = told.begin or now  # the warm-up was all there was
         conditions = replace(told, begin=begin, end=end, ended=self._ended, cpu=cpu)
         return samples.Samples(
-            *columns, failures=dict(self._recorder.failures), conditions=conditions, server=observation.to_json()
+            **columns, failures=dict(self._recorder.failures), conditions=conditions, server=observation.to_json()
         )
 
     def close(self) -> None:
@@ -208,8 +208,8 @@ def prepare(spec: Spec, client: triton.Client) -> Target:
     if words := calls.try_one(client.url, requests[0], deadline=spec.deadline, stream=stream):
         raise Refused(f"the first request failed: {words}", where=spec.model)
     skipped = 1 if config.max_batch_size else 0  # the batch axis may differ
-    shapes = {tuple(array.shape[skipped:] for array in one.values()) for one in arrays}
-    return Target(requests, batches, stream, observe.batching_of(config), len(shapes))
+    different = {tuple(array.shape[skipped:] for array in one.values()) for one in arrays}
+    return Target(requests, batches, stream, observe.batching_of(config), len(different))
 
 
 def _conditions(spec: Spec, target: Target) -> samples.Conditions:
@@ -270,6 +270,7 @@ def main() -> None:
         spec.log.unlink()
         _tell(ended=measured.conditions.ended, file=str(spec.path))
         run.close()
+        os._exit(0)  # calls that never ended would hold up gRPC's own end
     except RepogenError as error:
         _tell(error=str(error), code=error.exit_code)
         sys.exit(error.exit_code)

@@ -130,6 +130,12 @@ def summarise(samples: Sequence[Samples]) -> Summary:
         for part, window in zip(samples, windows, strict=True)
         if window
     )
+    figures: dict[str, Any] = {
+        **{name: _percentile(ordered, percent) for name, percent in PERCENTILES.items()},
+        **_interval(taken),
+        **_first(samples),
+        **_lateness(samples),
+    }
     return Summary(
         requests=requests,
         errors=requests - ok,
@@ -137,11 +143,8 @@ def summarise(samples: Sequence[Samples]) -> Summary:
         rate=rate,
         inferences=inferences,
         mean=float(ordered.mean()) * _MS if ok else None,
-        **{name: _percentile(ordered, percent) for name, percent in PERCENTILES.items()},
         max=int(ordered[-1]) * _MS if ok else None,
-        **_interval(taken),
-        **_first(samples),
-        **_lateness(samples),
+        **figures,
         failures=tuple(_failures(samples).most_common()),
         notes=_notes(ok),
     )

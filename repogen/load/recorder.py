@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections import Counter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from repogen.load import samples
 from repogen.load.calls import CANCELLED
@@ -32,7 +32,7 @@ class Recorder:
         self.capacity = capacity
         self.failures: Counter[str] = Counter()
         self._arrays = [np.zeros(capacity, dtype=np.int64) for _ in samples.COLUMNS]
-        views = [memoryview(array) for array in self._arrays]
+        views = [memoryview(cast(Any, array)) for array in self._arrays]
         self.intended, self.sent, self.first, self.done, self.status, self.size, self.batch = views
         self._written = np.zeros(capacity, dtype=bool)
         self._low = 0

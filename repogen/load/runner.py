@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 import math
-import os
 import re
 import secrets
 import subprocess
@@ -70,10 +69,6 @@ class Load:
             raise RepogenError(f"{self.workers} workers share {self.users} users", where="--users", hint="one each")
 
 
-Progress = Callable[[float, samples.Samples | None], None]
-"""Called while it runs, with the seconds since the start."""
-
-
 def measure(
     url: str,
     model: str,
@@ -129,9 +124,7 @@ def _command(scratch: Path, kept: Path, model: str, *, url: str, load: Load) -> 
         "--payloads": scratch / "payloads.npz",
         "--samples": kept,
         "--run-id": secrets.token_hex(4),
-        "--arrivals": load.arrivals.replace("trace:", f"trace:{os.getcwd()}/", 1)  # noqa: PTH109 - text
-        if load.arrivals.startswith("trace:") and not load.arrivals.startswith("trace:/")
-        else load.arrivals,
+        "--arrivals": _absolute(load.arrivals),
         "--rate": load.rate,
         "--batch-size": load.batch,
         "--warm-up": load.warm_up,
@@ -155,6 +148,12 @@ def _command(scratch: Path, kept: Path, model: str, *, url: str, load: Load) -> 
     flags = ["--headless", "--only-summary", *(["--master"] if load.master else [])]
     pairs = [f"{option}={value}" for option, value in options.items() if value != ""]
     return [sys.executable, "-m", "locust", *flags, *pairs]
+
+
+def _absolute(how: str) -> str:
+    """Return the arrivals for a process in another folder."""
+    kind, found, file = how.partition(":")
+    return f"{kind}:{Path(file).absolute()}" if found else how
 
 
 def _watcher(
@@ -198,7 +197,7 @@ def _wait(process: subprocess.Popen[bytes], limit: float, look: Callable[[float]
     while (passed := time.monotonic() - begun) < limit:
         try:
             return process.wait(timeout=_LOOK)
-        except subprocess.TimeoutExpired:
+        except subprocess.TimeoutExpired:  # noqa: PERF203 - twice a second
             look(passed)
     raise ServerError(f"Locust was still running {limit:g} s after its start, and was killed")
 

@@ -166,7 +166,8 @@ def _from_log(path: Path) -> Samples:
     codes = Counter(int(code) for code in columns[4] if code)
     failures = {f"gRPC status {code}": count for code, count in codes.items()}
     ordered = columns[:, np.argsort(columns[1], kind="stable")]
-    return Samples(*ordered, failures=failures, conditions=replace(told, begin=begin))
+    named = dict(zip(COLUMNS, ordered, strict=True))
+    return Samples(**named, failures=failures, conditions=replace(told, begin=begin))
 
 
 def _conditions(told: Mapping[str, Any]) -> Conditions:

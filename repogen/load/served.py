@@ -60,7 +60,20 @@ def serve(observation: Observation, *, arrivals: str, users: int, rate: float, s
     )
 
 
-def _why(told: Batching, arrivals: str, users: int, rate: float, shapes: int, asked: float, queue: float) -> str:
+def _too_few(told: Batching, users: int, asked: float) -> str:
+    """Say why so many users in a closed loop never have requests that meet, "" where they might."""
+    if users == 1:
+        return "one user sends a request only after the last answer, so there is never another to merge with"
+    if users <= told.instances:
+        return f"{users} users find one of {told.instances} instances idle, so no request waits for another"
+    if told.preferred and told.delay and users * asked < min(told.preferred):
+        return f"{users} users never fill the smallest preferred_batch_size, {min(told.preferred)}"
+    return ""
+
+
+def _why(  # noqa: PLR0911 - one for each reason
+    told: Batching, arrivals: str, users: int, rate: float, shapes: int, asked: float, queue: float
+) -> str:
     """Return the first reason that applies, the surest ones first."""
     if told.max_batch_size == 0:
         return "max_batch_size is 0, so Triton never merges requests of this model"
@@ -70,14 +83,8 @@ def _why(told: Batching, arrivals: str, users: int, rate: float, shapes: int, as
         return "dynamic_batching is off, so each request runs by itself"
     if shapes > 1 and not told.ragged:
         return f"the requests have {shapes} different shapes, and only equal ones are merged"
-    if arrivals == CLOSED:
-        if users == 1:
-            return "one user sends a request only after the last answer, so there is never another to merge with"
-        if users <= told.instances:
-            return f"{users} users find one of {told.instances} instances idle, so no request waits for another"
-        if told.preferred and told.delay and users * asked < min(told.preferred):
-            least = min(told.preferred)
-            return f"{users} users never fill the smallest preferred_batch_size, {least}"
+    if arrivals == CLOSED and (few := _too_few(told, users, asked)):
+        return few
     meeting = rate * told.delay / _US
     if told.delay and meeting < 1:
         delay = duration_text(told.delay)

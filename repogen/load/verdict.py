@@ -78,8 +78,10 @@ def _late(lateness: float, p99: float) -> list[str]:
     if lateness <= _LATE * p99:
         return []
     return [
-        f"requests left up to {lateness * 1000:.0f} us late (P99), more than 5 % of the P99 of {p99:.3g} ms: "
-        "the generator's machine is too busy"
+        (
+            f"requests left up to {lateness * 1000:.0f} us late (P99), more than 5 % of the P99 of {p99:.3g} ms: "
+            "the generator's machine is too busy"
+        )
     ]
 
 

@@ -6,11 +6,28 @@ from typing import TextIO
 
 from repogen.load.metrics import Result
 
-_SEEN = (
-    "requests errors seconds rate inferences mean p50 p90 p95 p99 p99_low p99_high p999 p9999 max "
-    "first_p50 first_p99 lateness_p50 lateness_p99"
-).split()
-_DID = "queue compute_input compute_infer compute_output executions mean_batch".split()
+_SEEN = [
+    "requests",
+    "errors",
+    "seconds",
+    "rate",
+    "inferences",
+    "mean",
+    "p50",
+    "p90",
+    "p95",
+    "p99",
+    "p99_low",
+    "p99_high",
+    "p999",
+    "p9999",
+    "max",
+    "first_p50",
+    "first_p99",
+    "lateness_p50",
+    "lateness_p99",
+]
+_DID = ["queue", "compute_input", "compute_infer", "compute_output", "executions", "mean_batch"]
 
 
 def as_csv(results: Sequence[Result], stream: TextIO) -> None:

@@ -17,7 +17,8 @@ STYLE = """
 *{box-sizing:border-box}body{margin:0;background:var(--page);color:var(--ink);
 font:15px/1.5 system-ui,-apple-system,"Segoe UI",sans-serif}
 main{max-width:1080px;margin:0 auto;padding:32px 20px 64px}h1{font-size:24px;margin:0 0 4px}
-h2{font-size:19px;margin:40px 0 12px}h3{font-size:15px;margin:0 0 8px}svg+.soft,.legend+.soft{margin:8px 0 0}p{margin:0 0 12px}.soft{color:var(--soft)}
+h2{font-size:19px;margin:40px 0 12px}h3{font-size:15px;margin:0 0 8px}p{margin:0 0 12px}.soft{color:var(--soft)}
+svg+.soft,.legend+.soft{margin:8px 0 0}
 .grid{display:grid;grid-template-columns:repeat(auto-fill,minmax(min(100%,460px),1fr));gap:16px;margin:16px 0}
 .card{background:var(--card);border:1px solid var(--line);border-radius:8px;padding:16px;min-width:0}
 .tiles{display:grid;grid-template-columns:repeat(auto-fit,minmax(120px,1fr));gap:12px;margin:0 0 16px}
@@ -58,7 +59,7 @@ def as_html(runs: Sequence[tuple[Result, Sequence[Samples]]]) -> str:
 
 
 def _comparison(results: Sequence[Result]) -> str:
-    header = "model load batch answers/s P50 P90 P99 P99.9 max mean&nbsp;batch verdict".split()
+    header = ["model", "load", "batch", "answers/s", "P50", "P90", "P99", "P99.9", "max", "mean&nbsp;batch", "verdict"]
     rows = [
         [
             escape(one.model),

@@ -40,7 +40,23 @@ def _table(title: str, header: Sequence[str], rows: _Rows) -> object:
 
 
 def _clients(results: Sequence[Result]) -> tuple[str, list[str], _Rows]:
-    header = "model load batch rate/s mean P50 P90 P95 P99 P99.9 max late requests errors verdict".split()
+    header = [
+        "model",
+        "load",
+        "batch",
+        "rate/s",
+        "mean",
+        "P50",
+        "P90",
+        "P95",
+        "P99",
+        "P99.9",
+        "max",
+        "late",
+        "requests",
+        "errors",
+        "verdict",
+    ]
     rows = []
     for result in results:
         seen = result.summary

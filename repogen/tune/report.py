@@ -15,7 +15,7 @@ from repogen.report import svg
 from repogen.report.page import STYLE
 from repogen.tune.explain import paragraph, verdict
 from repogen.tune.forecast import COARSE, Forecast
-from repogen.tune.search import joined
+from repogen.tune.search import joined, outlook
 from repogen.tune.setting import Setting
 from repogen.tune.trial import Trial
 from repogen.tune.tuning import Tuned
@@ -67,6 +67,7 @@ def document(tuned: Tuned) -> dict[str, Any]:
         "evidence": asdict(tuned.evidence),
         "machine": tuned.machine,
         "date": tuned.date,
+        "outlook": [{**asdict(row), "words": row.setting.words()} for row in outlook(tuned.question, answer.predictor)],
         "services": {str(n): asdict(service) for n, service in answer.predictor.calibration.services.items()},
     }
 

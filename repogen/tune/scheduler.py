@@ -75,6 +75,7 @@ class Scheduler:
         self._saturated = False
         self._next_preferred = 0
         self._scheduled: deque[_Payload] = deque()
+        self._queued = 0  # samples that wait
         self._idle = setting.instances
         self._busy: list[tuple[float, int, _Payload]] = []
         self._timer = inf
@@ -126,7 +127,8 @@ class Scheduler:
             self._reject(request, now)
             return
         level.waiting.append(request)
-        enough = self._samples() >= self._next_preferred or self._setting.free_axes
+        self._queued += request.size
+        enough = self._queued >= self._next_preferred or self._setting.free_axes
         if self._slot() and (self._saturated or self._current.state == _TAKEN or enough):
             self._batch(now)
         elif self._timer == inf and self._current.state == _NEW:
@@ -140,9 +142,6 @@ class Scheduler:
             self._levels[priority] = _Level(policies.get(priority, self._setting.policy))
             self._levels = dict(sorted(self._levels.items()))
         return self._levels[priority]
-
-    def _samples(self) -> int:
-        return sum(r.size for level in self._levels.values() for r in (*level.waiting, *level.delayed))
 
     def _slot(self) -> bool:
         if self._setting.prefetches:
@@ -181,12 +180,12 @@ class Scheduler:
         while True:
             if self._saturated or self._current.state == _TAKEN:
                 self._current, self._saturated, self._next_preferred = _Payload(), False, 0
-            if not any(len(level) for level in self._levels.values()) or not self._slot():
+            if not self._queued or not self._slot():
                 self._asleep = now
                 return
             taken, wake = self._choose(now)
             self._timer = wake
-            if not taken and not self._saturated and any(len(level) for level in self._levels.values()):
+            if not taken and not self._saturated and self._queued:
                 return  # until the timer; without one, until an instance takes the current payload
             self._move(taken, now)
 
@@ -194,6 +193,7 @@ class Scheduler:
         for request in taken:
             level = self._levels[request.priority]
             (level.waiting or level.delayed).pop(0)
+            self._queued -= request.size
             self._current.requests.append(request)
             self._current.size += request.size
             self._current.oldest = min(self._current.oldest, request.time)
@@ -259,4 +259,5 @@ class Scheduler:
         if level.policy.action == "delay":
             level.delayed.append(request)
         else:
+            self._queued -= request.size
             self._reject(request, now)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from repogen.tune.forecast import COARSE, FINE, Predictor
+from repogen.tune.forecast import COARSE, FINE, Forecast, Predictor
 from repogen.tune.refit import refitted
 from repogen.tune.setting import Setting
 from repogen.tune.trial import Goal, Measured, Step, Trial
@@ -121,6 +121,18 @@ def conclude(question: Question, trials: Sequence[Trial]) -> Answer:
     if goal.rate:
         limit = min(limit, goal.rate)
     return Answer(tuple(trials), best, held=False, predictor=predictor, limit=limit)
+
+
+def outlook(question: Question, predictor: Predictor, count: int = 5) -> list[Forecast]:
+    """Return what is predicted of the best settings and of the references: at the goal's rate, or at their highest."""
+    goal = question.goal
+    if goal.rate:
+        best = _ranked_at_rate(question, predictor)[:count]
+        return [predictor.at(setting, goal.rate) for setting in dict.fromkeys((*best, *question.references))]
+    slo = goal.slo or math.inf
+    rows = dict(_ranked_by_capacity(question, predictor)[:count])
+    rows |= {setting: predictor.capacity(setting, slo, _MIDDLE, _FINE_STEPS) for setting in question.references}
+    return [predictor.at(setting, rate) for setting, rate in rows.items() if rate > 0]
 
 
 def joined(trials: Sequence[Trial]) -> list[Trial]:

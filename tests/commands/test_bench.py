@@ -1,5 +1,5 @@
+import csv
 import json
-import socket
 import sys
 import time
 import types
@@ -8,9 +8,10 @@ import pytest
 
 from repogen.commands.bench import bench, bench_models
 from repogen.console import Console
-from repogen.errors import Refused, RepogenError, ServerError
+from repogen.errors import RepogenError
 from repogen.load.payload import from_config
-from tests.fake_triton import FakeModel, FakeTriton, Refusal, echo, identity_config
+from repogen.load.runner import Load
+from tests.fake_triton import FakeModel, FakeTriton, echo, identity_config
 
 MODELS = tuple(from_config(identity_config(name), {}) for name in ("ocr", "vad"))
 
@@ -37,54 +38,45 @@ def desired(monkeypatch):
 
 
 def options(fake, **changes):
-    plain = {"only": (), "users": 2, "duration": 1, "batch": 2, "seed": 0, "jobs": 1, "console": Console(quiet=True)}
-    return {"url": fake.url, **plain, **changes}
+    plain = {"only": (), "users": 2, "duration": 1.0, "warm_up": 0.2, "batch": "2", "jobs": 1, "deadline": 5.0}
+    return {"url": fake.url, **plain, "console": Console(quiet=True), **changes}
 
 
-def test_every_model_in_turn(fake, desired, tmp_path, capsys):
-    assert bench(tmp_path / "repogen.yaml", **options(fake)) == 0
+def test_every_model_in_turn_and_every_file(fake, desired, tmp_path, capsys, invoke):
+    files = {"samples": tmp_path / "samples", "report": tmp_path / "r.html", "csv": tmp_path / "r.csv"}
+    assert bench(tmp_path / "repogen.yaml", **options(fake, **files)) == 0
     text = capsys.readouterr().out
     assert "P99" in text
     assert "2x" in text
     assert "vad: no batches formed: dynamic_batching is off" in text
+    rows = list(csv.DictReader(files["csv"].read_text().splitlines()))
+    assert [(row["model"], row["arrivals"], row["users"], row["batch"]) for row in rows] == [
+        ("ocr", "closed", "2", "2"), ("vad", "closed", "2", "2"),
+    ]  # fmt: skip
+    assert "Load test of ocr, vad" in files["report"].read_text()
+    again = json.loads(invoke("report", files["samples"], "--json", "--html", tmp_path / "again.html").stdout)
+    assert [one["model"] for one in again["results"]] == ["ocr", "vad"]
+    assert str(again["results"][0]["summary"]["requests"]) == rows[0]["requests"]
+    assert (tmp_path / "again.html").read_text().count("<h2>") == 3
 
 
-def test_what_clients_and_server_count_is_the_same(fake):
-    results = bench_models(MODELS, url=fake.url, users=2, duration=1, batch=2, seed=0)
-    assert [(r.model, r.users, r.batch) for r in results] == [("ocr", 2, 2), ("vad", 2, 2)]
-    for result in results:
-        assert result.served.requests == result.summary.requests > 50
-        assert result.served.mean_batch == 2
-        assert result.served.queue == pytest.approx(0.1)
-
-
-def test_one_model_as_json(fake, desired, tmp_path, capsys):
-    bench(tmp_path / "repogen.yaml", **options(fake, only=("vad",), console=Console(as_json=True, quiet=True)))
-    [result] = json.loads(capsys.readouterr().out)["results"]
-    assert (result["model"], result["summary"]["errors"]) == ("vad", 0)
-    assert result["served"]["batches"] == [[2, result["served"]["executions"]]]
+def test_one_model_at_two_rates_as_json(fake, desired, tmp_path, capsys):
+    console = Console(as_json=True, quiet=True)
+    bench(tmp_path / "repogen.yaml", **options(fake, only=("vad",), rates=(50.0, 100.0), console=console))
+    results = json.loads(capsys.readouterr().out)["results"]
+    assert [one["load"] for one in results] == ["50/s poisson", "100/s poisson"]
+    assert all(one["summary"]["errors"] == 0 for one in results)
+    did = results[0]["served"]
+    assert did["batches"] == [[2, did["executions"]]]
 
 
 def test_a_batch_that_is_too_large_is_found_before_anything_is_sent(fake):
     with pytest.raises(RepogenError, match="ocr takes no requests of batch 9"):
-        bench_models(MODELS, url=fake.url, users=1, duration=1, batch=9, seed=0)
+        bench_models(MODELS, [Load(batch="9")], url=fake.url)
     assert fake.calls == []
 
 
-def test_a_model_that_refuses_everything(fake):
-    def refuse(_):
-        raise Refusal("INTERNAL", "plan is broken")
-
-    fake.models["ocr"].infer = refuse
-    with pytest.raises(Refused, match="plan is broken") as caught:
-        bench_models(MODELS, url=fake.url, users=1, duration=1, batch=1, seed=0)
-    assert caught.value.exit_code == 1
-
-
-def test_no_server():
-    with socket.socket() as closed:
-        closed.bind(("127.0.0.1", 0))
-        url = f"127.0.0.1:{closed.getsockname()[1]}"
-        with pytest.raises(ServerError, match=f"no Triton answers at {url}") as caught:
-            bench_models(MODELS, url=url, users=1, duration=1, batch=1, seed=0)
-    assert caught.value.exit_code == 4
+def test_a_report_of_nothing(tmp_path, invoke):
+    assert "has no samples" in invoke("report", tmp_path, code=2).stderr
+    (tmp_path / "x.npz").write_bytes(b"PK")
+    assert "not a file of samples" in invoke("report", tmp_path / "x.npz", code=2).stderr

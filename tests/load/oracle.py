@@ -52,9 +52,9 @@ def main() -> None:
     low, high, count = float(sys.argv[1]), float(sys.argv[2]), int(sys.argv[3])
     sys.setswitchinterval(1e-4)
     with Oracle(latencies_ms(low, high, count)) as oracle:
-        print(oracle.url, flush=True)
+        print(oracle.url, flush=True)  # noqa: T201
         sys.stdin.read()
-        print(json.dumps(oracle.taken), flush=True)
+        print(json.dumps(oracle.taken), flush=True)  # noqa: T201
 
 
 if __name__ == "__main__":

@@ -47,7 +47,19 @@ def test_sizes_stay_in_the_range_and_on_their_steps():
 
 @pytest.mark.parametrize(
     "text",
-    ["", "0", "-3", "gamma(1, 2)", "normal(1)", "normal(0, 1)", "uniform(3, 2)", "choice(0)", "choice(1*0)", "uniform(1,2) step 0", "normal(nan, 1)"],
+    [
+        "",
+        "0",
+        "-3",
+        "gamma(1, 2)",
+        "normal(1)",
+        "normal(0, 1)",
+        "uniform(3, 2)",
+        "choice(0)",
+        "choice(1*0)",
+        "uniform(1,2) step 0",
+        "normal(nan, 1)",
+    ],
 )
 def test_no_distribution(text):
     with pytest.raises(RepogenError, match="--shape W"):

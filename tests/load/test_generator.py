@@ -55,7 +55,10 @@ def test_an_open_loop_keeps_its_schedule_whatever_the_server_does(fake, tmp_path
 @pytest.mark.slow
 def test_a_stop_of_two_seconds_is_in_the_latencies(tmp_path):
     """200 of 1,000 requests were due while the server stood still: each waited for the rest of the two seconds."""
-    with oracle(1, 2, 100) as (server, url), generator(url, tmp_path, arrivals="constant", rate=100.0, duration=10.0) as child:
+    with (
+        oracle(1, 2, 100) as (server, url),
+        generator(url, tmp_path, arrivals="constant", rate=100.0, duration=10.0) as child,
+    ):
         child.say("users 1")
         time.sleep(4)
         server.send_signal(signal.SIGSTOP)
@@ -128,7 +131,8 @@ def test_a_stream_counts_first_and_last_answer(fake, tmp_path):
     assert part.conditions.stream
     assert (part.status == 0).all()
     assert (part.first - part.sent >= 20_000_000).all()
-    assert (part.done - part.first >= 40_000_000).all()
+    assert (part.done - part.sent >= 60_000_000).all()
+    assert np.median(part.done - part.first) > 30_000_000
     assert result([part]).summary.first_p50 >= 20
 
 

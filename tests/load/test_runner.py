@@ -224,7 +224,9 @@ def test_the_web_page_starts_and_stops_a_test(fake, tmp_path):
         form |= {"warm_up": 0, "duration": 0}
         urllib.request.urlopen(f"{page}/swarm", urllib.parse.urlencode(form).encode(), timeout=30).close()
         wait_for(lambda: sum(name == "ModelInfer" for name, _ in fake.calls) > 20)
-        wait_for(lambda: json.load(urllib.request.urlopen(f"{page}/stats/requests", timeout=5))["stats"][0]["num_requests"])
+        wait_for(
+            lambda: json.load(urllib.request.urlopen(f"{page}/stats/requests", timeout=5))["stats"][0]["num_requests"]
+        )
         urllib.request.urlopen(f"{page}/stop", b"", timeout=20).close()
         wait_for(lambda: list(tmp_path.glob("*.npz")))
     finally:

@@ -38,7 +38,9 @@ def test_served():
         pytest.param({}, {"users": 1}, 1, "one user", id="alone"),
         pytest.param({"instances": 4}, {}, 1, "4 users find one of 4", id="idle"),
         pytest.param({"delay": 900}, {}, 1, "4 users never fill the smallest preferred_batch_size, 8", id="preferred"),
-        pytest.param({"delay": 900}, {"arrivals": "poisson"}, 1, "900us is too short: at 100 requests/s 0.09", id="delay"),
+        pytest.param(
+            {"delay": 900}, {"arrivals": "poisson"}, 1, "900us is too short: at 100 requests/s 0.09", id="delay"
+        ),
         pytest.param({}, {"arrivals": "poisson"}, 1, "rarely met in the queue (0.25 ms", id="fast"),
     ],
 )

@@ -32,12 +32,21 @@ def test_a_constant_latency_misses_no_rate():
 @pytest.mark.parametrize(
     ("part", "options", "words"),
     [
-        pytest.param({}, {"lateness": 0.51}, "left up to 510 us late (P99), more than 5 % of the P99 of 10 ms", id="late"),
+        pytest.param(
+            {}, {"lateness": 0.51}, "left up to 510 us late (P99), more than 5 % of the P99 of 10 ms", id="late"
+        ),
         pytest.param({"cpu": 0.91}, {}, "a generator used 91% of a core", id="busy"),
         pytest.param({"ended": "killed"}, {}, "the generator was killed", id="killed"),
         pytest.param({"ended": "interrupted"}, {}, "the run was interrupted", id="interrupted"),
-        pytest.param({}, {"observation": Observation(problem="its statistics started over", restarted=True)}, "started over", id="restart"),
-        pytest.param({}, {"observation": Observation(problem="the server was lost: x")}, "the server was lost: x", id="lost"),
+        pytest.param(
+            {},
+            {"observation": Observation(problem="its statistics started over", restarted=True)},
+            "started over",
+            id="restart",
+        ),
+        pytest.param(
+            {}, {"observation": Observation(problem="the server was lost: x")}, "the server was lost: x", id="lost"
+        ),
     ],
 )
 def test_void(part, options, words):

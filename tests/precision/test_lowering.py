@@ -113,9 +113,19 @@ def test_refusals(source, data, tmp_path):
     assert str(caught.value).startswith("repogen.yaml:7")
 
 
-def test_a_child_that_dies_is_said(source):
+def test_a_child_without_memory_is_said(tmp_path, monkeypatch):
+    from tests.precision.kit import graph_of
+
+    monkeypatch.setenv("REPOGEN_CACHE", str(tmp_path / "cache"))
+    path = tmp_path / "wide.onnx"
+    constants = {"w": np.zeros((2048, 4096), np.float32)}
+    onnx.save(
+        graph_of([("MatMul", "x w", "y")], [("x", "FLOAT", ["N", 2048])], [("y", "FLOAT", ["N", 4096])], constants),
+        path,
+    )
+    wide = Source(path, sha256(path), (Tensor("x", "TYPE_FP32", ("N", 2048)),), batched=True, size=1)
     with pytest.raises(ConversionError, match="could not be lowered to fp16: it needs more than"):
-        lower(replace(source, size=1), "fp16", memory=20 * 2**20)
+        lower(wide, "fp16", memory=20 * 2**20)
 
 
 def test_ranges_on_made_up_inputs_keep_what_overflows(tmp_path, monkeypatch):

@@ -4,7 +4,7 @@ import pytest
 
 from repogen.tune.forecast import Predictor
 from repogen.tune.refit import refitted
-from repogen.tune.search import Budget, Question, next_step, search
+from repogen.tune.search import Budget, Question, next_step, outlook, search
 from repogen.tune.setting import Setting
 from repogen.tune.space import candidates, triton_default
 from repogen.tune.trial import Goal, Measured, Trial
@@ -149,6 +149,15 @@ def test_a_tail_further_out_is_asked_of_the_same_runs(truth, guess):
     server = FakeServer(truth, percentile=99.9)
     answer = search(question(Goal(slo=0.025, rate=900.0, percentile=99.9), guess), server, Budget(6))
     assert answer.held
+
+
+@pytest.mark.parametrize("goal", [Goal(0.020, 900.0), Goal(0.020)], ids=["rate", "max"])
+def test_the_outlook_is_of_the_best_and_of_the_references(guess, goal):
+    asked = question(goal, guess)
+    rows = outlook(asked, asked.predictor, 3)
+    assert {BASE, triton_default(BASE)} <= {row.setting for row in rows}
+    assert len(rows) <= 5
+    assert rows[0].latency <= 0.020
 
 
 def test_next_step_depends_on_nothing_but_the_trials(guess):

@@ -8,13 +8,17 @@ import sys
 import time
 
 import pytest
+from click.testing import CliRunner
 
 from repogen import server
+from repogen.cli import main
 from repogen.errors import ManifestError, RepogenError
 from repogen.manifest import load_manifest
 from repogen.triton import Client
-from repogen.tune.journal import Journal
+from repogen.tune.journal import Evidence, Journal
+from repogen.tune.setting import Setting
 from tests.serverkit import needs_server, wait_until
+from tests.tune.fake_server import closed_runs, service
 
 MODEL = """\
 import time
@@ -100,6 +104,29 @@ def test_without_a_calibration_a_dry_run_says_what_to_do(project, invoke):
     assert "no saved calibration of sleeper" in result.stderr
 
 
+def test_a_dry_run_predicts_from_a_saved_calibration_and_recommends_nothing(project, invoke):
+    path = project / "repogen.yaml"
+    path.write_text(MANIFEST.replace("{p99: 8s}, rate: 400/s", "{p99: 20ms}, rate: 900/s"))
+    journal = Journal(project / ".repogen" / "models" / "tune" / "sleeper.jsonl")
+    evidence = Evidence("sleeper", "python", "CPU", "b" * 64, "2.51.0")
+    journal.add("served", evidence=evidence, setting=Setting(8, 1, 20_000))
+    journal.add("calibration", evidence=evidence, instances=1, runs=closed_runs(service(), 8))
+    result = invoke("tune", "-f", path, "--dry-run")
+    assert "predicted from a calibration, not measured" in result.stdout
+    assert "delay 20ms, 1 instance, batches up to 8" in result.stdout
+    told = json.loads(invoke("tune", "-f", path, "--dry-run", "--json").stdout)["tuned"][0]
+    assert told["choice"] is None
+    assert told["outlook"][0]["latency"] < 0.020
+
+
+def test_a_second_run_beside_one_is_kept_out(project, invoke):
+    from repogen.lock import writer
+
+    invoke("sync", "-f", project / "repogen.yaml")
+    with writer(project / ".repogen" / "models"):
+        assert "another run writes" in invoke("tune", "-f", project / "repogen.yaml", "--url", "x:1", code=5).stderr
+
+
 def test_a_model_without_tune_is_named(project, invoke):
     path = project / "repogen.yaml"
     path.write_text(MANIFEST.rpartition("    tune:")[0])
@@ -125,10 +152,13 @@ class TestLive:
                 html,
                 "--apply",
             ]
-            told = json.loads(invoke(*arguments, "--budget", "3 runs").stdout)["tuned"][0]
+            result = CliRunner().invoke(main, [*map(str, arguments), "--budget", "4 runs"])
             assert client.config("sleeper") == before
-        assert told["held"]
-        assert told["measurements"] <= 3
+        told = json.loads(result.stdout)["tuned"][0]
+        if told["choice"] is None:
+            pytest.skip(f"this machine is too busy: {told['verdict']}")
+        assert (result.exit_code, told["held"]) == (0, True)
+        assert told["measurements"] <= 4
         assert told["evidence"]["backend"] == "python"
         assert html.read_text().startswith("<!doctype html>")
         entry = load_manifest(project / "repogen.yaml").models["sleeper"]
@@ -162,7 +192,7 @@ class TestLive:
                 check=False,
                 timeout=180,
             )
-            assert again.returncode == 0, again.stderr
+            assert again.returncode in (0, 1), again.stderr  # 1: the machine was too busy for a run to be believed
             assert "calibrating" not in again.stderr
             assert client.config("sleeper") == before
         assert journal.borrowed() is None
