@@ -125,9 +125,13 @@ def train(model, size, seconds, batch):
     return float(loss.detach())
 
 
-def make(work, *, small):
+def make(work, models, *, small):
     exact()
     torch.manual_seed(1)
+    print(json.dumps({key: value for name in models for key, value in MAKERS[name](work, small=small).items()}))
+
+
+def make_bert_files(work, *, small):
     length = 16 if small else 128
     bert = make_bert(small=small)
     tokens = torch.randint(0, VOCABULARY, (64 if small else 256, length))
@@ -142,17 +146,23 @@ def make(work, *, small):
     assert away.max() < 1e-3, f"the exported BERT differs from transformers' by {away.max()}"
     write(work, "bert", bert, plain, names, ("cls",), [tokens, masks], [tokens[:64], masks[:64]])
 
+    return {"bert_tokens": length}
+
+
+def make_resnet_files(work, *, small):
     size = 64 if small else 224
     resnet = make_resnet(small=small)
     torch.backends.cudnn.benchmark = True
-    loss = train(resnet, size, 15 if small else 140, 64 if small else 192)
+    loss = train(resnet, size, 15 if small else 55, 64 if small else 192)
     held, truth = Textures(size, 2).balanced(2 if small else 10)
     seen, _ = Textures(size, 3).balanced(1 if small else 3)
     write(work, "resnet", resnet, resnet, ("images",), ("logits",), [held], [seen])
     said = np.load(work / "resnet.reference.npz")["logits"].argmax(1)
-    print(json.dumps({
-        "resnet_loss": loss, "resnet_accuracy": float((said == truth.numpy()).mean()), "resnet_classes": len(set(said.tolist())),
-    }))  # fmt: skip
+    right = float((said == truth.numpy()).mean())
+    return {"resnet_loss": loss, "resnet_accuracy": right, "resnet_classes": len(set(said.tolist()))}
+
+
+MAKERS = {"bert": make_bert_files, "resnet": make_resnet_files}
 
 
 def write(work, name, model, exported, inputs, outputs, validation, calibration):
@@ -257,11 +267,12 @@ def main():
     parser.add_argument("task", choices=("make", "worker"))
     parser.add_argument("--work", type=Path, required=True)
     parser.add_argument("--model", choices=("bert", "resnet"))
+    parser.add_argument("--models", default="bert,resnet")
     parser.add_argument("--half", action="store_true")
     parser.add_argument("--small", action="store_true")
     asked = parser.parse_args()
     if asked.task == "make":
-        make(asked.work, small=asked.small)
+        make(asked.work, asked.models.split(","), small=asked.small)
     else:
         serve(Worker(asked.work, asked.model, asked.half, small=asked.small))
 

@@ -77,7 +77,9 @@ def call(command: list[str], run: Run, **more: object) -> subprocess.CompletedPr
 
 
 def make(run: Run) -> None:
-    done = call(run.torch("make"), run, env=clean_environment(), stdout=subprocess.PIPE)
+    done = call(
+        run.torch("make", "--models", ",".join(run.models)), run, env=clean_environment(), stdout=subprocess.PIPE
+    )
     facts = json.loads(done.stdout.splitlines()[-1])
     say(f"models made: {facts}")
     run.found["made"] = facts

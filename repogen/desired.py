@@ -137,7 +137,7 @@ def _gated(model: ServedModel, made: Prepared) -> ServedModel:
 def _finished(model: ServedModel, manifest: Manifest, where: Callable[..., str]) -> ServedModel:
     """Add what comes of the model as a whole: labels beside it, and warm-up requests."""
     entry = manifest.models[model.name]
-    model = with_labels(model, entry, manifest.source.path.parent, where)
+    model = replace(with_labels(model, entry, manifest.source.path.parent, where), templates=manifest.templates)
     if model.config:
         refuse_newer_fields(intended(model, "", where("config")), RELEASES[manifest.triton], where())
     return warmed(model) if entry.warmup == "auto" else model

@@ -137,6 +137,7 @@ class ManifestSchema(Strict):
     gpu: Capability | None = Field(None, description="compute capability of the GPUs that serve: 9.0")
     tensorrt: TensorRt | None = Field(None, description="the server's TensorRT, where it is not the release's own")
     build_cache: str | None = Field(None, description="a folder or URL (s3://…) where built plans are shared")
+    templates: str | None = Field(None, description="a folder whose templates stand in for repogen's, by name")
     keep: NonNegativeInt = Field(1, description="previous generations kept of each model, for rollback")
     defaults: ModelSettings = ModelSettings()
     models: dict[str, ModelEntry] = Field(min_length=1)
@@ -150,6 +151,7 @@ class Manifest:
     triton: str
     repository: Path
     models: Mapping[str, ModelEntry]
+    templates: Path | None = None
     keep: int = 1
     gpu: str = ""
     tensorrt: str = ""
@@ -196,11 +198,22 @@ def load_manifest(path: Path) -> Manifest:
         _stand_in(repository) if "://" in repository else Path(os.path.normpath(path.parent / repository)),
         models,
         store=repository.rstrip("/") if "://" in repository else "",
+        templates=_templates(schema, source),
         keep=schema.keep,
         gpu=schema.gpu or "",
         tensorrt=schema.tensorrt or "",
         build_cache=cache if "://" in cache or not cache else os.path.normpath(path.parent / cache),
     )
+
+
+def _templates(schema: ManifestSchema, source: YamlSource) -> Path | None:
+    if schema.templates is None:
+        return None
+    folder = Path(os.path.normpath(source.path.parent / schema.templates))
+    if not any(folder.glob("*.j2")):
+        hint = "copy those that you want to change out of repogen's templates/"
+        raise ManifestError(f"{folder} holds no templates (*.j2)", where=source.where(("templates",)), hint=hint)
+    return folder
 
 
 def _stand_in(url: str) -> Path:

@@ -263,6 +263,7 @@ class ServedModel:
     pending: tuple[PendingBuild, ...] = ()  # files that a sync builds before it publishes
     build: Build | None = None  # of a tensorrt model: what its plan is built of
     extra_files: tuple[ExtraFile, ...] = ()
+    templates: Path | None = None  # a folder whose templates stand in for ours
     carried: tuple[ModelFile, ...] = ()  # of older versions that stay beside, by their path in the model's folder
     keep_versions: int = 2  # version folders, the new one included
     version: int = 1

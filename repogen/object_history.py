@@ -117,7 +117,7 @@ def trim(
         if names is not None and name not in names:
             continue
         ordered = _oldest_first([number for number in numbers if number != now.get(name)], past, name)
-        kept = ordered[len(ordered) - keep :] if keep else []
+        kept = ordered[max(len(ordered) - keep, 0) :]
         gone += [_snapshot_path(name, number) for number in ordered if number not in kept]
         needed = {digest for number in kept for digest in _files(state, entries, name, number)}
         top = pooled(name, "")

@@ -42,15 +42,15 @@ def carry_out(
     generation = generations.begun(number, what, [move.step for move in moves], keep)
     done: list[str] = []
     try:
-        _remember(state, moves)
-        object_history.record(state, generation)
         with ThreadPoolExecutor(_TOGETHER) as workers:
+            list(workers.map(lambda move: _remember(state, move), moves))
+            object_history.record(state, generation)
             list(workers.map(lambda move: _bring_files(store, state, move, progress, named=True), moves))
         for move in moves:
             progress(f"{move.step.action} {move.step.name}")
             _do(store, state, move, live, progress)
             done.append(move.step.name)
-        generation = settle(store, generation)
+        generation = object_history.record(state, generations.closed(generation))
     except RepogenError as error:
         _settle_quietly(store, generation)
         error.message += f"; {_so_far(done, moves)}"
@@ -83,11 +83,10 @@ def settle(store: Store, generation: Generation) -> Generation:
     return object_history.record(state, generations.closed(generations.settled(generation, done)))
 
 
-def _remember(state: Store, moves: Sequence[Move]) -> None:
-    for move in moves:
-        for number, snapshot in ((move.step.before, move.before), (move.step.after, move.after)):
-            if number is not None and snapshot is not None:
-                object_history.remember(state, move.step.name, number, snapshot)
+def _remember(state: Store, move: Move) -> None:
+    for number, snapshot in ((move.step.before, move.before), (move.step.after, move.after)):
+        if number is not None and snapshot is not None:
+            object_history.remember(state, move.step.name, number, snapshot)
 
 
 def _bring_files(store: Store, state: Store, move: Move, progress: Tell, *, named: bool) -> None:

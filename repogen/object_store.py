@@ -53,7 +53,7 @@ class Store:
             except FileNotFoundError:
                 found = {}
         cut = len(self.root) + 1
-        rows = {path.lstrip("/")[cut:]: entry_of(info) for path, info in sorted(found.items())}
+        rows = {path[cut:]: entry_of(info) for path, info in sorted(found.items())}
         return {name: entry for name, entry in rows.items() if name and not name.endswith("/")}
 
     def read(self, name: str) -> bytes | None:
@@ -164,7 +164,7 @@ def connected(url: str) -> Store:
         options |= {"config_kwargs": {**_PATIENCE, **asked}, "skip_instance_cache": True}
     with told(url):
         system, root = url_to_fs(url, **options)
-        store = Store(shown(url), root.strip("/"), system, protocol in _S3)
+        store = Store(shown(url), root.rstrip("/"), system, protocol in _S3)
         if store.s3:
             system.call_s3("head_bucket", Bucket=store.root.partition("/")[0])
     return store

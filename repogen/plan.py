@@ -174,8 +174,7 @@ def _carried(model: ServedModel, published: Published | None) -> tuple[ModelFile
     kept -= {model.version}
     files = {name: digest for name, digest in published.files.items() if name.split("/")[0] in map(str, kept)}
     return tuple(
-        ModelFile(name, published.folder / name, digest, published.size(name))
-        for name, digest in sorted(files.items())
+        ModelFile(name, published.folder / name, digest, published.size(name)) for name, digest in sorted(files.items())
     )
 
 

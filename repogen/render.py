@@ -11,14 +11,14 @@ from repogen.model import ServedModel
 from repogen.pbtxt import RenderError
 
 
-def render(model: ServedModel, *, templates: Path | None = None, where: str = "") -> str:
+def render(model: ServedModel, *, where: str = "") -> str:
     """Return the complete `config.pbtxt` of `model`, with the fingerprint of itself and the files beside it.
 
-    `templates` is a folder whose files override ours by name. Raises RenderError when the rendered text does
-    not parse with Triton's schema, or parses to something else than what `model` means.
+    The files of `model.templates` stand in for ours by name. Raises RenderError when the rendered text does not
+    parse with Triton's schema, or parses to something else than what `model` means.
     """
-    unsigned = _text(model, "", templates, where)
-    return _text(model, fingerprint(unsigned, model_files(model)), templates, where)
+    unsigned = _text(model, "", where)
+    return _text(model, fingerprint(unsigned, model_files(model)), where)
 
 
 def fingerprint(unsigned: str, files: dict[str, str]) -> str:
@@ -36,9 +36,9 @@ def model_files(model: ServedModel) -> dict[str, str]:
     return own | {file.name: file.sha256 for file in model.carried} | beside
 
 
-def _text(model: ServedModel, mark: str, templates: Path | None, where: str) -> str:
+def _text(model: ServedModel, mark: str, where: str) -> str:
     meant = pbtxt.intended(model, mark, where)
-    template = _environment(templates).get_template("config.pbtxt.j2")
+    template = _environment(model.templates).get_template("config.pbtxt.j2")
     try:
         text: str = template.render(config=meant, source=model.source, schema=pbtxt.schema())
     except Exception as error:

@@ -18,15 +18,16 @@ def rendered(model: ServedModel) -> str:
 
         return render(model)
 
-    return str(cached("configs", f"{_rules()}\n{model!r}", make))
+    return str(cached("configs", f"{_rules(model.templates)}\n{model!r}", make))
 
 
 @lru_cache
-def _rules() -> str:
+def _rules(own: Path | None) -> str:
     """Return the digest of the templates, of the code that fills them, and of Triton's schema."""
     package = Path(__file__).parent
     digest = hashlib.sha256()
-    for path in (*sorted(TEMPLATES.rglob("*.j2")), *(package / f"{name}.py" for name in ("render", "pbtxt"))):
+    templates = [*sorted(TEMPLATES.rglob("*.j2")), *(sorted(own.rglob("*.j2")) if own else ())]
+    for path in (*templates, *(package / f"{name}.py" for name in ("render", "pbtxt"))):
         digest.update(f"{path.name}\0".encode() + path.read_bytes())
     client = find_spec("tritonclient")
     for folder in (client.submodule_search_locations if client else None) or ():

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
+from tests.s3server import remote, s3, s3_process  # noqa: F401 - fixtures
 from tests.serverkit import onnx_file
 
 ROOT = Path(__file__).parents[1]

@@ -7,7 +7,6 @@ import socket
 import subprocess
 import sys
 import time
-import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -39,7 +38,7 @@ class S3:
         """Return the requests since `forget`, as "PUT bucket/key?query", in their order."""
         with self.log.open("rb") as file:
             file.seek(self.start)
-            rows = [match for match in _REQUEST.finditer(file.read().decode())]
+            rows = list(_REQUEST.finditer(file.read().decode()))
         return [f"{row['verb']} {row['path']}" for row in rows if row["verb"] in verbs]
 
     def client(self):
@@ -90,33 +89,37 @@ def reset(url: str) -> None:
 
 def _await(url: str, process: subprocess.Popen[bytes]) -> None:
     deadline = time.monotonic() + 60
-    while time.monotonic() < deadline and process.poll() is None:
-        try:
-            urllib.request.urlopen(f"{url}/moto-api/", timeout=2).close()
-        except (urllib.error.URLError, OSError):
-            time.sleep(0.1)
-        else:
-            return
-    raise AssertionError(f"the S3 server does not answer (exit status {process.poll()})")
+    while not _answers(url):
+        assert process.poll() is None, f"the S3 server ended with {process.poll()}"
+        assert time.monotonic() < deadline, "the S3 server does not answer"
+        time.sleep(0.1)
+
+
+def _answers(url: str) -> bool:
+    try:
+        urllib.request.urlopen(f"{url}/moto-api/", timeout=2).close()
+    except OSError:
+        return False
+    return True
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3]:
+def s3_process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3]:
     with s3_server(tmp_path_factory.mktemp("s3")) as running:
         yield running
 
 
 @pytest.fixture
-def s3(server: S3, monkeypatch: pytest.MonkeyPatch) -> Iterator[S3]:
+def s3(s3_process: S3, monkeypatch: pytest.MonkeyPatch) -> Iterator[S3]:
     """An empty bucket, and an environment that leads to it."""
     from repogen.object_store import connected
 
-    for name, value in environment(server.url).items():
+    for name, value in environment(s3_process.url).items():
         monkeypatch.setenv(name, value)
-    reset(server.url)
+    reset(s3_process.url)
     connected.cache_clear()
-    server.forget()
-    yield server
+    s3_process.forget()
+    yield s3_process
     connected.cache_clear()
 
 

@@ -4,11 +4,14 @@ import errno
 import pytest
 
 from repogen import exchange as swapping
+from repogen import server
 from repogen.errors import RepogenError
-from repogen.exchange import exchange, is_mount_point
+from repogen.exchange import can_exchange, exchange, is_mount_point
 from repogen.publish import publish
 from repogen.staging import staging, swap
 from tests.conftest import tree
+from tests.serverkit import needs_server
+from tests.test_object_layout import ECHO
 from tests.test_publish import edit, planned, state_folder
 
 
@@ -93,3 +96,39 @@ def test_a_read_only_repository_is_refused_before_anything_is_built(project, inv
     real = os.access
     monkeypatch.setattr(os, "access", lambda path, mode: "served" not in str(path) and real(path, mode))
     assert "mounted read-only" in invoke("sync", "-f", project / "repogen.yaml", code=2).stderr
+
+
+def test_whether_a_place_can_exchange_is_found_by_trying(tmp_path, monkeypatch):
+    assert can_exchange(tmp_path / "scratch")
+    answering(monkeypatch, errno.EINVAL)
+    assert not can_exchange(tmp_path / "scratch")
+    assert not (tmp_path / "scratch").exists()
+
+
+def test_a_sync_that_leaves_gaps_says_so(project, invoke, monkeypatch):
+    answering(monkeypatch, errno.EINVAL)
+    assert "absent" not in invoke("sync", "-f", project / "repogen.yaml").stderr  # nothing is replaced yet
+    edit(project, "max_batch_size: 4", "max_batch_size: 2")
+    assert "warning: this file system cannot exchange" in invoke("sync", "-f", project / "repogen.yaml").stderr
+
+
+class TestUnderAServerThatPolls:
+    pytestmark = needs_server
+
+    def test_gaps_are_refused_unless_asked_for(self, project, invoke, monkeypatch):
+        for text in ("    source: add.onnx\n", "    backend: python\n    source: model.py\n"), ("add:", "echo:"):
+            edit(project, *text)
+        (project / "model.py").write_text(ECHO)
+        tensors = "    inputs: {x: {dtype: FP32, dims: [2]}}\n    outputs: {y: {dtype: FP32, dims: [2]}}\n"
+        edit(project, "    max_batch_size: 4\n", f"    max_batch_size: 4\n{tensors}")
+        invoke("sync", "-f", project / "repogen.yaml")
+        config = project / "served/models/echo/config.pbtxt"
+        first = config.read_text()
+        edit(project, "max_batch_size: 4", "max_batch_size: 2")
+        answering(monkeypatch, errno.EINVAL)
+        with server.start(project / "served/models", control="poll") as triton:
+            arguments = ("sync", "--url", triton.grpc, "-f", project / "repogen.yaml")
+            assert "polls" in invoke(*arguments, code=1).stderr
+            assert config.read_text() == first
+            invoke(*arguments, "--yes")
+        assert config.read_text() != first

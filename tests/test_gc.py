@@ -8,7 +8,7 @@ from repogen import generations
 from repogen.build_cache import plans_folder
 from repogen.generations import RECORDS, SQUASHED, Generation, Step, history, record, squashed, state_folder
 from tests.conftest import tree
-from tests.s3server import BUCKET, needs_s3, remote, s3, server  # noqa: F401 - fixtures
+from tests.s3server import BUCKET, needs_s3
 
 
 def sync_sizes(project, invoke, sizes):

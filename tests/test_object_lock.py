@@ -13,7 +13,7 @@ from repogen import object_lock, object_s3
 from repogen.errors import Locked
 from repogen.object_lock import writer
 from repogen.object_store import connected
-from tests.s3server import BUCKET, needs_s3, s3, server  # noqa: F401 - fixtures
+from tests.s3server import BUCKET, needs_s3
 
 pytestmark = needs_s3
 URL = f"s3://{BUCKET}/.repogen/models"
@@ -85,7 +85,7 @@ def test_a_lock_from_elsewhere_is_free_when_its_lease_is_over(state, monkeypatch
 
 def test_an_owner_shows_that_it_lives_and_sees_when_it_lost(state, monkeypatch):
     monkeypatch.setattr(object_lock, "_BEAT", 0.1)
-    with pytest.raises(Locked, match="took the lock over"), writer(state):
+    with pytest.raises(Locked, match="took the lock over"), writer(state):  # noqa: PT012 - the block's end raises
         first = object_s3.head(state.system, state.path("lock"))["LastModified"]
         deadline = time.monotonic() + 20
         while object_s3.head(state.system, state.path("lock"))["LastModified"] == first:

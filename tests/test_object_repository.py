@@ -13,10 +13,10 @@ import pytest
 
 from repogen.desired import desired_models
 from repogen.errors import ServerError
-from repogen.object_repository import fitting, publish, read, roll_back, steps_back
+from repogen.object_repository import fitting, history, publish, read, recover, roll_back, steps_back
 from repogen.object_store import connected
 from repogen.plan import make_plan
-from tests.s3server import BUCKET, free_port, needs_s3, remote, s3, server  # noqa: F401 - fixtures
+from tests.s3server import BUCKET, free_port, needs_s3
 from tests.serverkit import onnx_file
 
 pytestmark = needs_s3
@@ -179,6 +179,39 @@ def test_an_older_version_that_stays_is_found_under_the_new_name(remote, s3, inv
     assert contents(s3)[one] == next(content for name, content in first.items() if name.endswith(".onnx"))
 
 
+def test_a_label_file_keeps_its_name_and_comes_back(remote, s3, invoke):
+    (remote / "labels.txt").write_text("a\nb\n")
+    edit(remote, "    max_batch_size: 4\n", "    max_batch_size: 4\n    outputs: {y: {labels: labels.txt}}\n")
+    invoke("sync", "-f", remote / "repogen.yaml")
+    first = contents(s3)
+    assert first["add/labels_0.txt"] == b"a\nb\n"
+    (remote / "labels.txt").write_text("c\nd\n")
+    s3.forget()
+    invoke("sync", "-f", remote / "repogen.yaml")
+    assert written(s3) == ["add/labels_0.txt", "add/config.pbtxt"]
+    assert contents(s3)["add/labels_0.txt"] == b"c\nd\n"
+    invoke("rollback", "-f", remote / "repogen.yaml")
+    assert contents(s3) == first
+
+
+@pytest.mark.parametrize("protocol", ["memory", "file"])
+def test_any_other_store_does_the_same_without_locks(project, invoke, protocol):
+    manifest = project / "repogen.yaml"
+    url = f"{protocol}://{project}/store/models"
+    edit(project, "served/models", url)
+    assert "no second run" in invoke("sync", "-f", manifest).stderr
+    first = set(connected(url).entries())
+    assert "nothing to do" in invoke("sync", "-f", manifest).stdout
+    other_weights(project)
+    invoke("sync", "-f", manifest)
+    assert len(first & set(connected(url).entries())) == 1
+    invoke("rollback", "-f", manifest)
+    assert set(connected(url).entries()) == first
+    weights = next(name for name in first if name.endswith(".onnx"))
+    connected(url).write(weights, b"somebody else's")
+    assert "drifted" in invoke("plan", "-f", manifest, code=1).stdout
+
+
 class Died(BaseException):
     """Nothing of ours runs any more."""
 
@@ -236,13 +269,11 @@ def test_death_at_every_request_leaves_old_or_new_and_the_next_run_ends_it(remot
         other_weights(remote, "Sub")
         edit(remote)
         publish(planned(remote))
-    before, plan = contents(s3), change(remote)
+    before, saved = contents(s3), _saved(s3)
+    plan = change(remote)
     after = None
     for left in range(40):
-        for path in s3.client().find(BUCKET):
-            s3.client().rm_file(path)
-        _restore(remote, change)
-        assert contents(s3) == before
+        _restore(s3, saved)
         died = _dies(plan, left)
         _consistent(contents(s3))
         _act(plan)
@@ -254,39 +285,30 @@ def test_death_at_every_request_leaves_old_or_new_and_the_next_run_ends_it(remot
     assert after != before
 
 
-def _restore(project, change):
-    """Bring the bucket to the state before the change: with the manifest as it was then."""
-    manifest, model = (project / "repogen.yaml").read_text(), (project / "add.onnx").read_bytes()
-    (project / "repogen.yaml").write_text(manifest.split("models:\n")[0] + FIRST)
-    other_weights(project, "Add")
-    publish(planned(project))
-    if change is go_back:
-        other_weights(project, "Sub")
-        edit(project)
-        publish(planned(project))
-    (project / "repogen.yaml").write_text(manifest)
-    (project / "add.onnx").write_bytes(model)
+def _saved(s3):
+    """Return every object of the bucket, with its metadata."""
+    client = s3.client()
+    return {path: (client.cat_file(path), client.metadata(path)) for path in client.find(BUCKET)}
 
 
-FIRST = "models:\n  add:\n    source: add.onnx\n    max_batch_size: 4\n"
+def _restore(s3, saved):
+    client = s3.client()
+    for path in client.find(BUCKET):
+        client.rm_file(path)
+    for path, (content, metadata) in saved.items():
+        key = path.removeprefix(f"{BUCKET}/")
+        client.call_s3("put_object", Bucket=BUCKET, Key=key, Body=content, Metadata=metadata)
 
 
 def _act(plan):
-    if plan is not None:
-        fresh = make_plan([change.model for change in plan.changes if change.model], read(URL), plan.repository,
-                          url=URL, arranged=lambda model: model, prune=plan.prune)  # fmt: skip
-        from repogen.object_repository import recover
-
-        if recover(URL):
-            fresh = make_plan([change.model for change in plan.changes if change.model], read(URL), plan.repository,
-                              url=URL, arranged=lambda model: model, prune=plan.prune)  # fmt: skip
-        publish(fresh)
-    else:
-        from repogen.object_repository import history, recover
-
-        recover(URL)
+    """Do what was planned, as a sync does it: after what an earlier run left, and from what is there now."""
+    recover(URL)
+    if plan is None:
         if history(URL)[-1].number < 3:
             roll_back(URL, *steps_back(URL, 1))
+        return
+    models = [change.model for change in plan.changes if change.model]
+    publish(make_plan(models, read(URL), plan.repository, url=URL, prune=plan.prune))
 
 
 def _dies(plan, left):

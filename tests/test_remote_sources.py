@@ -8,7 +8,7 @@ import pytest
 from repogen import remote_sources
 from repogen.errors import ManifestError, ModelError
 from repogen.remote_sources import collect, fetched, sources_folder
-from tests.s3server import BUCKET, needs_s3, s3, server  # noqa: F401 - fixtures
+from tests.s3server import BUCKET, needs_s3
 from tests.serverkit import onnx_file
 
 pytestmark = needs_s3

@@ -149,11 +149,30 @@ def test_the_fingerprint_changes_with_config_and_files():
 def test_a_users_template_cannot_lie(tmp_path, template, message):
     (tmp_path / "config.pbtxt.j2").write_text(template)
     with pytest.raises(pbtxt.RenderError, match=message):
-        render(MODEL, templates=tmp_path)
+        render(replace(MODEL, templates=tmp_path))
 
 
 def test_a_users_template_may_add_comments(tmp_path):
     (tmp_path / "_macros.j2").write_text(
         "# ours\n" + (Path(__file__).parents[1] / "templates" / "_macros.j2").read_text()
     )
-    assert pbtxt.parse(render(MODEL, templates=tmp_path)).name == "m"
+    assert pbtxt.parse(render(replace(MODEL, templates=tmp_path))).name == "m"
+
+
+def test_a_manifest_names_the_users_templates(project):
+    folder = project / "ours"
+    folder.mkdir()
+    (folder / "_macros.j2").write_text("# ours\n" + (Path(__file__).parents[1] / "templates" / "_macros.j2").read_text())
+    manifest = project / "repogen.yaml"
+    manifest.write_text("templates: ours\n" + manifest.read_text())
+    (model,) = desired_models(manifest)
+    assert model.templates == folder
+    assert pbtxt.parse(render(model)).max_batch_size == 4
+    lying = project / "lying"
+    lying.mkdir()
+    (lying / "config.pbtxt.j2").write_text('name: "another"\n')
+    with pytest.raises(pbtxt.RenderError, match="differs from what was meant"):
+        render(replace(model, templates=lying))
+    manifest.write_text(manifest.read_text().replace("templates: ours", "templates: none"))
+    with pytest.raises(ManifestError, match=r"repogen.yaml:1 templates: .*none holds no templates"):
+        desired_models(manifest)

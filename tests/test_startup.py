@@ -23,6 +23,16 @@ def test_importing_every_command_imports_nothing_heavy():
     assert not {name.split(".")[0] for name in loaded} & set(HEAVY)
 
 
+def test_a_repository_in_a_folder_needs_nothing_of_object_stores(project):
+    code = (
+        "import sys\nfrom pathlib import Path\nfrom repogen.commands.sync import sync\nfrom repogen.console import Console\n"
+        "sync(Path(sys.argv[1]), jobs=1, overwrite=False, console=Console(quiet=True))\n"
+        "print('loaded', [m for m in sys.modules if 'fsspec' in m or 's3fs' in m or 'object_' in m and 'repogen' in m])"
+    )
+    command = [sys.executable, "-c", code, str(project / "repogen.yaml")]
+    assert subprocess.run(command, capture_output=True, check=True, text=True).stdout.endswith("loaded []\n")
+
+
 def test_help_costs_little_beyond_the_interpreter():
     """A ratio, since machines differ: `--help` is a few times a bare interpreter, not tens of times."""
 

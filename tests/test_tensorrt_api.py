@@ -14,6 +14,7 @@ RECORDED = json.loads((ROOT / "tests" / "data" / "tensorrt_api.json").read_text(
 CALLERS = (
     ROOT / "repogen" / "builders" / "tensorrt.py",
     ROOT / "repogen" / "builders" / "inspection.py",
+    ROOT / "repogen" / "builders" / "parser_errors.py",
     TEMPLATES / "embedded" / "plan_engine.py",
 )
 CLASS_OF = {  # what our variables hold

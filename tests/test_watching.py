@@ -7,12 +7,13 @@ import sys
 import threading
 import time
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 
 from repogen.watch import signature
 from tests.conftest import tree
-from tests.s3server import BUCKET, needs_s3, s3, server  # noqa: F401 - fixtures
+from tests.s3server import BUCKET, needs_s3
 from tests.serverkit import onnx_file
 
 
@@ -87,8 +88,7 @@ def test_it_is_not_busy(project):
 
 
 def _cpu(pid):
-    with open(f"/proc/{pid}/stat") as file:
-        fields = file.read().rpartition(")")[2].split()
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 

@@ -10,13 +10,16 @@ import json
 import os
 import signal
 import sys
+import tempfile
 import time
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from repogen.builders.explicit_weights import spelled_out
 from repogen.builders.inspection import inspect_plan
 from repogen.builders.logs import Log
+from repogen.builders.parser_errors import parser_errors
 from repogen.gpu import read_gpus
 
 Question = dict[str, Any]
@@ -198,13 +201,17 @@ class _Session:
         probe = self.trt.OnnxParser(network, self.logger)
         if probe.supports_model_v2(Path(path).read_bytes(), path):
             return []
-        return _errors(probe)
+        return parser_errors(probe)
 
     def parse_problems(self) -> list[dict[str, Any]]:
         self.log.note("reading the graph")
-        if self.parser.parse_from_file(self.question["onnx"]):
-            return []
-        return _errors(self.parser) or [{"node": "", "operator": "", "message": "the parser gave no reason"}]
+        path = Path(self.question["onnx"])
+        with tempfile.TemporaryDirectory(prefix="repogen-build-") as folder:
+            if self.major < _STRONGLY_TYPED and self.question["precision"] == "int8":
+                path = spelled_out(path, Path(folder))
+            if self.parser.parse_from_file(str(path)):
+                return []
+        return parser_errors(self.parser) or [{"node": "", "operator": "", "message": "the parser gave no reason"}]
 
     def inputs(self) -> list[Any]:
         return [self.network.get_input(index) for index in range(self.network.num_inputs)]
@@ -338,19 +345,6 @@ def _types(layer: Any) -> set[Any]:
     ends = [layer.get_input(place) for place in range(layer.num_inputs)]
     ends += [layer.get_output(place) for place in range(layer.num_outputs)]
     return {tensor.dtype for tensor in ends if tensor is not None}
-
-
-def _errors(parser: Any) -> list[dict[str, Any]]:
-    rows = []
-    for index in range(parser.num_errors):
-        error = parser.get_error(index)
-        name = error.node_name() if hasattr(error, "node_name") else ""
-        operator = error.node_operator() if hasattr(error, "node_operator") else ""
-        message = error.desc()
-        if message in ("", "false"):  # the parser's way to say that it has nothing for an operator
-            message = "this parser has no such operator"
-        rows.append({"node": name, "operator": operator, "message": message, "code": str(error.code())})
-    return rows
 
 
 def _tensor(kind: str, name: str, dtype: Any, shape: Any, *, is_shape: bool) -> dict[str, Any]:
