@@ -1,6 +1,7 @@
 # Everything works from a fresh clone: each target sets up what it needs in .venv.
 PYTHON := .venv/bin/python
 READY := .venv/.ready
+TESTABLE := .venv/.testable
 MODELS := examples/models/.complete
 SHARD ?= 1/1
 
@@ -17,6 +18,12 @@ $(READY): pyproject.toml scripts/setup
 	scripts/setup .venv
 	@touch $@
 
+$(TESTABLE): $(READY)
+	$(PYTHON) -m pip install --quiet --disable-pip-version-check -e ".[dev,tensorrt,s3]"
+	@if [ "$$CI" = true ] && [ "$$(id -u)" = 0 ] && ! command -v strace >/dev/null; then \
+	  apt-get update -qq && apt-get install -y -qq strace >/dev/null || true; fi  # the crash tests skip without it
+	@touch $@
+
 $(MODELS): $(READY) examples/fetch_models.py
 	$(PYTHON) examples/fetch_models.py
 	@touch $@
@@ -24,13 +31,13 @@ $(MODELS): $(READY) examples/fetch_models.py
 demo: $(MODELS)
 	scripts/demo
 
-test: $(MODELS)
-	$(PYTHON) -m pytest -m "not slow"
+test: $(MODELS) $(TESTABLE)
+	$(PYTHON) -m pytest -m "not slow" -n 3 --dist loadfile
 
-prove: $(MODELS)
+prove: $(MODELS) $(TESTABLE)
 	$(PYTHON) -m pytest --shard $(SHARD) --resume .cache/prove
 
-lint: $(READY)
+lint: $(TESTABLE)
 	$(PYTHON) -m ruff check .
 	$(PYTHON) -m ruff format --check .
 	$(PYTHON) -m mypy repogen

@@ -53,7 +53,8 @@ class _Nurseries:
         """Return how the child ended and what it wrote. Raises ChildFailed where two nurseries end over it."""
         if self._owner != os.getpid():  # a fork of ours: the pipes are its parent's
             self.__init__()  # type: ignore[misc]
-        for _ in range(2):  # an idle one may just have ended
+        left = len(self._idle) + 2  # each idle one may just have ended; a new one gets a second try
+        for _ in range(left):
             nursery = self._taken()
             try:
                 assert nursery.stdin is not None

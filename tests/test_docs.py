@@ -39,7 +39,7 @@ def test_the_readmes_smallest_manifest_gives_the_config_shown(tmp_path):
     from tests.serverkit import onnx_file
 
     manifest, config = re.search(
-        r"## The smallest manifest\n```yaml\n(.*?)```.*?```text\n(.*?)```", README, re.S
+        r"## The smallest manifest\n```yaml\n(.*?)```.*?```text\n(.*?)```", README, re.DOTALL
     ).groups()
     (tmp_path / "models").mkdir()
     (tmp_path / "repogen.yaml").write_text(manifest)

@@ -262,6 +262,7 @@ def go_back(_project):
     return None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("change", [change_config, change_weights, take_out, go_back], ids=lambda it: it.__name__)
 def test_death_at_every_request_leaves_old_or_new_and_the_next_run_ends_it(remote, s3, change):
     publish(planned(remote))
@@ -336,6 +337,7 @@ def _consistent(found):
             assert hashlib.sha256(said).hexdigest()[:12] in config.default_model_filename
 
 
+@pytest.mark.slow
 def test_a_killed_upload_goes_on_where_it_stopped(remote, s3, invoke):
     invoke("sync", "-f", remote / "repogen.yaml")
     served = contents(s3)

@@ -162,7 +162,9 @@ def test_a_users_template_may_add_comments(tmp_path):
 def test_a_manifest_names_the_users_templates(project):
     folder = project / "ours"
     folder.mkdir()
-    (folder / "_macros.j2").write_text("# ours\n" + (Path(__file__).parents[1] / "templates" / "_macros.j2").read_text())
+    (folder / "_macros.j2").write_text(
+        "# ours\n" + (Path(__file__).parents[1] / "templates" / "_macros.j2").read_text()
+    )
     manifest = project / "repogen.yaml"
     manifest.write_text("templates: ours\n" + manifest.read_text())
     (model,) = desired_models(manifest)

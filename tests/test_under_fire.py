@@ -13,7 +13,7 @@ from tests.serverkit import needs_server
 pytestmark = needs_server
 
 
-@pytest.mark.parametrize("mode", ["explicit", "poll"])
+@pytest.mark.parametrize("mode", ["explicit", pytest.param("poll", marks=pytest.mark.slow)])
 def test_no_request_fails_and_no_answer_mixes_generations(mode):
     done = subprocess.run(
         [sys.executable, ROOT / "benchmarks/under_fire.py", "--syncs", "10", "--modes", mode, "--json"],

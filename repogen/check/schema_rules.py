@@ -5,11 +5,11 @@ from collections.abc import Iterator
 
 from repogen.check.autofill import ENSEMBLE, PAIRED, PLATFORM_BACKENDS
 from repogen.check.examples import CONFIG, python_model
-from repogen.newer_fields import new_field, set_fields
 from repogen.check.rule import Problem, Rule
 from repogen.check.subject import CONFIG as CONFIG_FILE
 from repogen.check.subject import Subject
 from repogen.check.target import EVERY_BACKEND
+from repogen.newer_fields import new_field, set_fields
 
 _LABEL = re.compile(r"(?!__)[A-Za-z0-9_]*\Z")
 _GOOD_LABEL = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")

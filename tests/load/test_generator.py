@@ -72,6 +72,7 @@ def test_a_stop_of_two_seconds_is_in_the_latencies(tmp_path):
     assert np.sort(delayed)[::-1][:100] == pytest.approx(delayed.max() - np.arange(100) * 0.01, abs=0.1)
 
 
+@pytest.mark.slow
 def test_a_second_is_told_to_the_millisecond(tmp_path):
     """Latencies of 1,041 to 1,049 ms in known steps: two digits would make 1,000 of all of them."""
     with oracle(1041, 1049, 400) as (server, url):

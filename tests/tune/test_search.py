@@ -29,6 +29,7 @@ def guess():
     return calibration(contention=0.1)
 
 
+@pytest.mark.slow
 def test_the_highest_rate_is_found_in_six_runs(truth, guess):
     asked = question(Goal(slo=0.020), guess)
     server = FakeServer(truth)
@@ -71,6 +72,7 @@ def test_the_lowest_latency_without_an_objective(truth, guess):
     assert answer.choice.measured.latency <= 1.02 * min(trial.measured.latency for trial in answer.trials)
 
 
+@pytest.mark.slow
 def test_what_cannot_be_held_says_its_limit(truth, guess):
     asked = question(Goal(slo=0.020, rate=9000.0), guess)
     server = FakeServer(truth)

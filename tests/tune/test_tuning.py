@@ -134,6 +134,7 @@ def test_a_model_without_tune_is_named(project, invoke):
     assert "no model has a `tune:`" in invoke("tune", "-f", path, code=2).stderr
 
 
+@pytest.mark.slow
 class TestLive:
     pytestmark = needs_server
 
