@@ -18,8 +18,9 @@ def test_the_wheel_holds_templates_and_load_tests_and_works(tmp_path):
         archive.extractall(tmp_path / "site")
     for name in ("_templates/config.pbtxt.j2", "_templates/embedded/model.py", "_loadtests/locustfile.py", "py.typed"):
         assert f"repogen/{name}" in names
+    site = str(tmp_path / "site")
     code = (
-        "import repogen.assets as a, repogen; assert str(a.TEMPLATES).startswith(%r), a.TEMPLATES;"
+        f"import repogen.assets as a, repogen; assert str(a.TEMPLATES).startswith({site!r}), a.TEMPLATES;"
         "assert (a.TEMPLATES / 'config.pbtxt.j2').is_file() and (a.LOADTESTS / 'locustfile.py').is_file()"
-    ) % str(tmp_path / "site")
-    subprocess.run([sys.executable, "-c", code], check=True, cwd=tmp_path, env={"PYTHONPATH": str(tmp_path / "site")})
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=tmp_path, env={"PYTHONPATH": site})
