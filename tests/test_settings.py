@@ -54,8 +54,7 @@ def test_what_does_not_go_together_is_refused_with_its_line(project, settings, m
     manifest = project / "repogen.yaml"
     manifest.write_text(manifest.read_text() + f"    {settings}\n")
     with pytest.raises(ManifestError) as error:
-        for model in desired_models(manifest):
-            render(model)
+        [render(model) for model in desired_models(manifest)]
     assert message in str(error.value)
 
 
