@@ -32,7 +32,7 @@ demo: $(MODELS)
 	scripts/demo
 
 test: $(MODELS) $(TESTABLE)
-	$(PYTHON) -m pytest -m "not slow" -n 3 --dist loadfile
+	$(PYTHON) -m pytest -m "not slow" -n 4 --dist loadfile
 
 prove: $(MODELS) $(TESTABLE)
 	$(PYTHON) -m pytest --shard $(SHARD) --resume .cache/prove

@@ -1,5 +1,6 @@
 import hashlib
 import os
+import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -19,6 +20,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    # A shell starts background jobs with Ctrl-C ignored, and every child would inherit that.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     if folder := config.getoption("--resume"):
         config.pluginmanager.register(_Resume(Path(folder)))
 

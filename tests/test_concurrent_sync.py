@@ -55,6 +55,7 @@ def folder(tmp_path):
     return tmp_path
 
 
+@pytest.mark.slow
 def test_eight_syncs_at_once_are_some_serial_order(folder: Path):
     begun = time.monotonic()
     workers = [

@@ -13,6 +13,7 @@ from tests.serverkit import needs_server
 pytestmark = needs_server
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["explicit", pytest.param("poll", marks=pytest.mark.slow)])
 def test_no_request_fails_and_no_answer_mixes_generations(mode):
     done = subprocess.run(

@@ -41,6 +41,7 @@ def test_mutations_are_the_same_for_the_same_seed_and_change_something():
     assert changed > 40
 
 
+@pytest.mark.slow
 class TestServer:
     pytestmark = needs_server
 

@@ -86,6 +86,7 @@ def check_sizes(found, sizes):
         assert ratio <= (0.30 if name.endswith("int8") else 0.52), (name, ratio)
 
 
+@pytest.mark.slow
 @pytest.mark.server
 @needs_server[1]
 def test_small(tmp_path, invoke):

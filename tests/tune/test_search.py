@@ -62,6 +62,7 @@ def test_two_instances_where_one_is_not_enough(truth, guess):
     assert answer.choice.setting.instances == 2
 
 
+@pytest.mark.slow
 def test_the_lowest_latency_without_an_objective(truth, guess):
     server, asked = FakeServer(truth), question(Goal(rate=300.0), guess)
     answer = search(asked, server, Budget(6))
