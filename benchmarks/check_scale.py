@@ -59,7 +59,8 @@ def main() -> int:
         "cpu_seconds": round(cpu, 2),
         "errors": errors,
     }
-    print(f"{json.dumps(counts)} on {os.cpu_count()} cores")
+    for name, value in (counts | {"cores": os.cpu_count()}).items():
+        print(f"{name:<12} {value}")
     if options.json:
         options.json.write_text(json.dumps(counts, indent=2) + "\n", encoding="utf-8")
     return 1 if seconds > LIMIT or errors else 0

@@ -278,7 +278,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--every", type=int, default=1, help="only each N-th point")
     parser.add_argument("--offset", type=int, default=0)
-    parser.add_argument("--json", action="store_true")
+    parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     begun = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="repogen-crash-") as scratch:
@@ -287,12 +287,9 @@ def main() -> int:
             Path(scratch), every=options.every, offset=options.offset, note=lambda text: print(text, file=sys.stderr)
         )
     document = {**found.__dict__, "seconds": round(time.monotonic() - begun, 1)}
+    print("\n".join([*found.problems, *(f"{key}: {value}" for key, value in document.items() if key != "problems")]))
     if options.json:
-        print(json.dumps(document, indent=1))
-    else:
-        print(
-            "\n".join([*found.problems, *(f"{key}: {value}" for key, value in document.items() if key != "problems")])
-        )
+        options.json.write_text(json.dumps(document, indent=1))
     return 1 if found.problems else 0
 
 

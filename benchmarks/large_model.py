@@ -30,7 +30,7 @@ _ROWS = 2**20
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--gib", type=float, default=2.0, help="size of the weights")
-    parser.add_argument("--json", action="store_true", help="print one JSON document")
+    parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="repogen-large-") as folder:
         os.environ["REPOGEN_CACHE"] = str(Path(folder) / "cache")  # nothing may be remembered
@@ -45,10 +45,10 @@ def main() -> int:
         "seconds": round(seconds, 2),
         "peak_memory": max(peak_memory(), child),
     }
+    for name, value in found.items():
+        print(f"{name:<12} {value}")
     if options.json:
-        print(json.dumps(found))
-    else:
-        print(f"{found['bytes'] / 2**30:.2f} GiB in {seconds:.1f} s, {found['peak_memory'] / 2**20:.0f} MiB of memory")
+        options.json.write_text(json.dumps(found, indent=1))
     return 0
 
 

@@ -122,14 +122,18 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--sizes", default="100,500,1000,2000")
     parser.add_argument("--copy", default="4GiB", help="0B leaves it out")
-    parser.add_argument("--json", action="store_true")
+    parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     rows = []
     for models in map(int, filter(None, options.sizes.split(","))):
         rows.append(measured(models))
-        print(rows[-1], file=sys.stderr, flush=True)
+        print("  ".join(f"{key} {value}" for key, value in rows[-1].items()), flush=True)
     found = {"sizes": rows} | (copied(size) if (size := size_bytes(options.copy)) else {})
-    print(json.dumps(found, indent=1) if options.json else found)
+    for key, value in found.items():
+        if key != "sizes":
+            print(f"{key} {value}")
+    if options.json:
+        options.json.write_text(json.dumps(found, indent=1))
     return 0
 
 

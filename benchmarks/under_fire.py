@@ -211,16 +211,16 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--syncs", type=int, default=50)
     parser.add_argument("--modes", default="explicit,poll")
-    parser.add_argument("--json", action="store_true")
+    parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     rows = []
     for mode in options.modes.split(","):
         with tempfile.TemporaryDirectory(prefix="repogen-fire-") as folder:
             begun = time.monotonic()
             rows.append(play(mode, options.syncs, Path(folder)) | {"seconds": round(time.monotonic() - begun, 1)})
-        print(rows[-1], file=sys.stderr if options.json else sys.stdout, flush=True)
+        print("  ".join(f"{key} {value}" for key, value in rows[-1].items()), flush=True)
     if options.json:
-        print(json.dumps({"modes": rows}, indent=1))
+        options.json.write_text(json.dumps({"modes": rows}, indent=1))
     return 1 if any(row["failed"] or row["mixed"] or row["foreign_names"] or row["problems"] for row in rows) else 0
 
 
