@@ -58,7 +58,8 @@ def examples() -> dict[str, Tree]:
     """Return the two examples of each rule that is about the embedded server."""
     found = {}
     for rule in RULES:
-        if rule.server == "embedded" and rule.code not in _UNJUDGED and all(map(_judged, (rule.bad, rule.good))):
+        on_it = rule.server == "embedded" and rule.scope != "deployment"  # no server reads the files that start it
+        if on_it and rule.code not in _UNJUDGED and all(map(_judged, (rule.bad, rule.good))):
             found[f"{rule.code} bad"] = rule.bad
             found[f"{rule.code} good"] = rule.good
     return found

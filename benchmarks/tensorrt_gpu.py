@@ -3,7 +3,7 @@
     python benchmarks/tensorrt_gpu.py --work OUT --torch-python PYTHON --json results.json
 
 Runs in the Python that has TensorRT and repogen; PYTHON is one with torch, transformers and torchvision. The stages
-`make`, `build`, `measure` and `serve` leave everything in --work, so that each may be a command of its own.
+`make`, `build`, `warm`, `measure` and `serve` leave everything in --work, so that each may be a command of its own.
 `--rehearse` tries all of it without a GPU: small models, TensorRT-RTX builds, ONNX Runtime in the plans' place.
 """
 
@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 HERE = Path(__file__).parent
-STAGES = ("make", "build", "measure", "serve")
+STAGES = ("make", "build", "warm", "measure", "serve")
 BATCHES = (1, 8, 32)
 PRECISIONS = ("fp32", "fp16", "int8")
 FILES = {"bert": ("input_ids", "cls"), "resnet": ("images", "logits")}
@@ -157,7 +157,6 @@ def build(run: Run) -> None:
     run.found["sync"] = {"first_s": spent[0], "second_s": spent[1], "second_built_nothing": unchanged}
     run.found["plans"] = plans
     run.save()
-    again(run)
 
 
 _ONE = """
@@ -200,22 +199,22 @@ def entries(run: Run) -> dict[str, dict]:
     return json.loads(call(command, run, env=environment(run), stdout=subprocess.PIPE).stdout)
 
 
-def again(run: Run) -> None:
-    """Build the fp16 plans once more, in a cache that knows the tactics' times and no plan."""
-    warm = run.work / "warm"
-    shutil.rmtree(warm, ignore_errors=True)
-    warm.mkdir()
+def warm(run: Run) -> None:
+    """Build every plan once more, in a cache that knows the tactics' times and no plan."""
+    cache = run.work / "warm"
+    shutil.rmtree(cache, ignore_errors=True)
+    cache.mkdir()
     for name in ("timing", "graphs", "proofs", "lowered"):
         if (run.work / "cache" / name).is_dir():
-            shutil.copytree(run.work / "cache" / name, warm / name)
-    for name in (f"{name}_fp16" for name in run.models):
-        if "fp16" not in run.precisions or name in run.found["failed"] or run.left() < 90:
+            shutil.copytree(run.work / "cache" / name, cache / name)
+    for name in names(run):
+        if name in run.found["failed"] or run.left() < 90:
             say(f"{name} is not built with a warm timing cache")
             continue
         seconds = one(run, name, "warm")
         run.found.setdefault("warm_seconds", {})[name] = seconds
         say(f"{name} with the timing cache: {seconds:.1f} s")
-    shutil.rmtree(warm, ignore_errors=True)
+    shutil.rmtree(cache, ignore_errors=True)
 
 
 # --- measure ------------------------------------------------------------------------------------------------------
@@ -353,7 +352,8 @@ def agreement(run: Run, name: str, engine: str, worker: Worker) -> dict:
 def row_of(run: Run, name: str, engine: str, batch: int, samples: dict, memory: float, answers: dict) -> dict:
     latencies = [statistics.median(part) for part in samples["latency_ms"]]
     copies = [statistics.median(part) for part in samples["with_copies_ms"]]
-    plan = run.found["plans"].get(f"{name}_{engine.removeprefix('plan-').removesuffix('-no-graphs')}", {})
+    plan_name = f"{name}_{engine.removeprefix('plan-').removesuffix('-no-graphs')}"
+    plan = run.found["plans"].get(plan_name, {})
     return {
         "model": name,
         "engine": engine,
@@ -366,7 +366,7 @@ def row_of(run: Run, name: str, engine: str, batch: int, samples: dict, memory: 
         "answers": answers,
         "file_mb": plan["size"] / 1e6 if engine.startswith("plan") else None,
         "build_s": plan["seconds"] if engine.startswith("plan") else None,
-        "build_warm_s": run.found.get("warm_seconds", {}).get(f"{name}_fp16") if "plan-fp16" in engine else None,
+        "build_warm_s": run.found.get("warm_seconds", {}).get(plan_name) if engine.startswith("plan") else None,
     }
 
 
@@ -523,7 +523,7 @@ def main() -> None:
               tuple(asked.precisions.split(",")), tuple(asked.models.split(",")), before)  # fmt: skip
     for stage in asked.stages.split(","):
         begin = time.monotonic()
-        {"make": make, "build": build, "measure": measure, "serve": serve}[stage](run)
+        {"make": make, "build": build, "warm": warm, "measure": measure, "serve": serve}[stage](run)
         run.found.setdefault("stage_seconds", {})[stage] = time.monotonic() - begin
         run.save()
         say(f"{stage}: {time.monotonic() - begin:.1f} s, {run.left():.0f} s left")

@@ -9,8 +9,8 @@ COPY pyproject.toml README.md CHANGELOG.md LICENSE /repogen/
 COPY repogen /repogen/repogen
 COPY templates /repogen/templates
 COPY loadtests /repogen/loadtests
-RUN python3 -m pip install --no-cache-dir --break-system-packages "polygraphy>=0.50" /repogen \
- || python3 -m pip install --no-cache-dir "polygraphy>=0.50" /repogen
+RUN python3 -m pip install --no-cache-dir --break-system-packages "polygraphy>=0.50" "/repogen[proof,s3]" \
+ || python3 -m pip install --no-cache-dir "polygraphy>=0.50" "/repogen[proof,s3]"
 
 ENTRYPOINT []
 CMD ["python3", "-m", "repogen", "--help"]

@@ -160,6 +160,17 @@ def sync(**arguments: Any) -> None:
     _call("sync", **arguments)
 
 
+@main.command(epilog="Example: repogen build -m text_rec")
+@_manifest
+@_models
+@_jobs
+@click.option("--index", type=click.IntRange(0), help="Only this one of the --model, from 0: for indexed jobs.")
+@_common
+def build(**arguments: Any) -> None:
+    """Build the TensorRT plans that are not in the cache yet. Publishes nothing."""
+    _call("build", **arguments)
+
+
 @main.command(epilog="Example: repogen history")
 @_manifest
 @_common
@@ -196,23 +207,42 @@ def gc(**arguments: Any) -> None:
     _call("gc", **arguments)
 
 
-@main.command(epilog="Example: repogen check model_repository --server 26.08")
+@main.command(
+    epilog="Examples: repogen check model_repository --server 26.08; "
+    "repogen check --profile production --deployment docker-compose.yml"
+)
 @click.argument("repository", type=click.Path(path_type=Path), default=Path("model_repository"))
 @click.option("--server", default="26.08", show_default=True, help="A release (26.08), a version (2.51), or embedded.")
+@click.option(
+    "--profile",
+    type=click.Choice(["development", "production"]),
+    default="development",
+    show_default=True,
+    help="production: also how it is served.",
+)
+@click.option(
+    "--deployment",
+    "deployments",
+    multiple=True,
+    type=click.Path(path_type=Path),
+    help="A compose file, or a folder of Kubernetes files; repeat for more.",
+)
 @_common
 def check(**arguments: Any) -> None:
     """Find in any repository, ours or hand-written, what the server would refuse or silently get wrong."""
     _call("check", **arguments)
 
 
-@main.command(epilog="Examples: repogen serve; repogen serve -- repogen verify")
+@main.command(epilog="Examples: repogen serve; repogen serve -- repogen verify; repogen serve --docker")
 @_manifest
 @_models
 @_jobs
 @click.option("--grpc-port", type=click.IntRange(1, 65535), help="By default a free one.")
 @click.option("--http-port", type=click.IntRange(1, 65535), help="By default a free one.")
 @click.option("--metrics-port", type=click.IntRange(1, 65535), help="By default a free one.")
-@click.option("--timeout", type=float, default=120.0, show_default=True, help="Seconds to wait for ready.")
+@click.option("--timeout", type=float, help="Seconds to wait for ready: 120; with --docker by the files' size.")
+@click.option("--docker", is_flag=True, help="Instead: the published repository, by the compose file's Triton.")
+@click.option("--compose", type=click.Path(path_type=Path), default=Path("docker-compose.yml"), show_default=True)
 @click.argument("command", nargs=-1, type=click.UNPROCESSED)
 @_common
 def serve(**arguments: Any) -> None:
@@ -324,6 +354,26 @@ def tune(**arguments: Any) -> None:
     Trials are overrides of the load call: no file is touched, and the config that was served is put back.
     """
     _call("tune", **arguments)
+
+
+@main.group(epilog="Examples: repogen export compose; repogen export k8s -o k8s; repogen export monitoring")
+def export() -> None:
+    """Render what runs the repository in production. Each takes --json."""
+
+
+def _export(what: str, default: str, text: str) -> None:
+    @export.command(what, help=text, epilog=f"Example: repogen export {what} -f repogen.yaml -o {default}")
+    @_manifest
+    @click.option("-o", "--output", type=click.Path(path_type=Path), default=Path(default), show_default=True)
+    @_jobs
+    @_common
+    def one(**arguments: Any) -> None:
+        _call("export", what=what, **arguments)
+
+
+_export("compose", ".", "docker-compose.yml: Triton hardened, and profiles to build, to load and to monitor.")
+_export("k8s", "k8s", "A Kustomize base: servers, probes, scaling, conversion jobs, nightly scan, load test.")
+_export("monitoring", "monitoring", "Prometheus rules and alerts, Alertmanager, Grafana dashboards.")
 
 
 @main.command(epilog="Example: repogen schema > repogen.schema.json")

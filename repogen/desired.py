@@ -18,7 +18,6 @@ from repogen.manifest import Manifest, ModelEntry, load_manifest
 from repogen.model import Graph, InputHint, ModelFile, Proof, ServedModel, ShapeRange
 from repogen.newer_fields import refuse_newer_fields
 from repogen.onnx_graph import read_graph, refuse_what_is_not_onnx, with_weights
-from repogen.pbtxt import intended
 from repogen.plan_models import as_plan
 from repogen.proof import prove
 from repogen.releases import RELEASES, Release
@@ -139,6 +138,8 @@ def _finished(model: ServedModel, manifest: Manifest, where: Callable[..., str])
     entry = manifest.models[model.name]
     model = replace(with_labels(model, entry, manifest.source.path.parent, where), templates=manifest.templates)
     if model.config:
+        from repogen.pbtxt import intended  # protobuf, for those who need it
+
         refuse_newer_fields(intended(model, "", where("config")), RELEASES[manifest.triton], where())
     return warmed(model) if entry.warmup == "auto" else model
 

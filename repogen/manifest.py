@@ -7,7 +7,7 @@ import re
 import types
 import typing
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -22,6 +22,7 @@ from pydantic import (
 )
 
 from repogen.cache import cache_folder
+from repogen.deploy_schema import DeployEntry
 from repogen.errors import ManifestError
 from repogen.precision_schema import AccuracyEntry, CalibrationEntry, Precision, PrecisionEntry
 from repogen.releases import RELEASES
@@ -139,6 +140,7 @@ class ManifestSchema(Strict):
     build_cache: str | None = Field(None, description="a folder or URL (s3://…) where built plans are shared")
     templates: str | None = Field(None, description="a folder whose templates stand in for repogen's, by name")
     keep: NonNegativeInt = Field(1, description="previous generations kept of each model, for rollback")
+    deploy: DeployEntry = Field(DeployEntry(), description="how it is served in production, for `repogen export`")
     defaults: ModelSettings = ModelSettings()
     models: dict[str, ModelEntry] = Field(min_length=1)
 
@@ -156,6 +158,7 @@ class Manifest:
     gpu: str = ""
     tensorrt: str = ""
     build_cache: str = ""
+    deploy: DeployEntry = field(default_factory=DeployEntry)
     store: str = ""  # the URL of a repository on an object store; `repository` stands for it on this machine
 
     @property
@@ -200,6 +203,7 @@ def load_manifest(path: Path) -> Manifest:
         store=repository.rstrip("/") if "://" in repository else "",
         templates=_templates(schema, source),
         keep=schema.keep,
+        deploy=schema.deploy,
         gpu=schema.gpu or "",
         tensorrt=schema.tensorrt or "",
         build_cache=cache if "://" in cache or not cache else os.path.normpath(path.parent / cache),

@@ -14,7 +14,7 @@ from repogen.object_publish import CONFIG, Move
 from repogen.object_store import Entry, Store, connected
 from repogen.plan import Change, Plan, in_order, removal_order
 from repogen.publish import Live
-from repogen.render import model_files
+from repogen.fingerprint import model_files
 from repogen.repository import Published, Stray, fingerprint_of, state_of, version_strays
 
 RECOVERS_FIRST = True

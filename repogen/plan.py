@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from repogen.fingerprint import model_files
 from repogen.model import ModelFile, ServedModel
 from repogen.rendered import rendered
 from repogen.repository import VERSION, Published, State, Stray, fingerprint_of
@@ -199,8 +200,6 @@ def _why(model: ServedModel, published: Published, config: str, *, drifted: bool
 
 
 def _altered_files(model: ServedModel, published: Published) -> list[str]:
-    from repogen.render import model_files
-
     wanted = model_files(model)
     changed = sorted(name for name in wanted.keys() & published.files.keys() if wanted[name] != published.files[name])
     parts = [f"{', '.join(changed)} changed"] if changed else []

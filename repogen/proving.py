@@ -103,6 +103,7 @@ class _Model:
         options = onnxruntime.SessionOptions()
         options.log_severity_level = 4  # what it has to say comes back as exceptions
         options.intra_op_num_threads = 2
+        options.add_session_config_entry("session.intra_op.allow_spinning", "0")  # other models need the cores
         if not optimized:
             options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
         return onnxruntime.InferenceSession(model or self.path, options, providers=["CPUExecutionProvider"])

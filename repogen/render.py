@@ -1,12 +1,12 @@
 """Render `config.pbtxt` from Jinja templates, and prove that it says what is meant."""
 
-import hashlib
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 from repogen import pbtxt
 from repogen.assets import TEMPLATES
+from repogen.fingerprint import fingerprint, model_files
 from repogen.model import ServedModel
 from repogen.pbtxt import RenderError
 
@@ -19,21 +19,6 @@ def render(model: ServedModel, *, where: str = "") -> str:
     """
     unsigned = _text(model, "", where)
     return _text(model, fingerprint(unsigned, model_files(model)), where)
-
-
-def fingerprint(unsigned: str, files: dict[str, str]) -> str:
-    """Return the sha256 over a config without its fingerprint and over the version folder's files (name: sha256)."""
-    digest = hashlib.sha256(unsigned.encode())
-    for name, content in sorted(files.items()):
-        digest.update(f"\0{name}\0{content}".encode())
-    return digest.hexdigest()
-
-
-def model_files(model: ServedModel) -> dict[str, str]:
-    """Return the published files of `model` by their path in its folder, with their sha256."""
-    beside = {file.name: hashlib.sha256(file.content).hexdigest() for file in model.extra_files}
-    own = {f"{model.version}/{file.name}": file.sha256 for file in model.files}
-    return own | {file.name: file.sha256 for file in model.carried} | beside
 
 
 def _text(model: ServedModel, mark: str, where: str) -> str:

@@ -27,7 +27,7 @@ def _rules(own: Path | None) -> str:
     package = Path(__file__).parent
     digest = hashlib.sha256()
     templates = [*sorted(TEMPLATES.rglob("*.j2")), *(sorted(own.rglob("*.j2")) if own else ())]
-    for path in (*templates, *(package / f"{name}.py" for name in ("render", "pbtxt"))):
+    for path in (*templates, *(package / f"{name}.py" for name in ("render", "pbtxt", "fingerprint"))):
         digest.update(f"{path.name}\0".encode() + path.read_bytes())
     client = find_spec("tritonclient")
     for folder in (client.submodule_search_locations if client else None) or ():

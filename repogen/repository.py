@@ -11,6 +11,7 @@ from typing import Any
 
 from repogen.errors import RepogenError
 from repogen.files import sha256
+from repogen.fingerprint import fingerprint
 
 FINGERPRINT = "repogen_fingerprint"  # as in pbtxt, which costs time to import
 VERSION = re.compile(r"[1-9][0-9]{0,17}")
@@ -147,25 +148,24 @@ def version_strays(model: str, names: Sequence[str]) -> Iterator[Stray]:
 
 
 def _files(folder: Path) -> list[str]:
-    found = []
-    for place, folders, names in os.walk(folder, onerror=_refuse):
-        folders[:] = [name for name in folders if name not in _IGNORED]
-        below = os.path.relpath(place, folder)
-        found += [name if below == "." else f"{below}/{name}" for name in names]
-    return sorted(name for name in found if name != "config.pbtxt" and (folder / name).is_file())
+    return sorted(name for name in _below(str(folder), "") if name != "config.pbtxt")
 
 
-def _refuse(error: OSError) -> None:
-    """Let what cannot be read be an error: os.walk would leave it out, and the files in it would look gone."""
-    raise error
+def _below(folder: str, prefix: str) -> Iterator[str]:
+    """Yield the files below a folder. What cannot be read is an error: the files in it would look gone."""
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            if entry.is_dir(follow_symlinks=False):
+                if entry.name not in _IGNORED:
+                    yield from _below(entry.path, f"{prefix}{entry.name}/")
+            elif Path(entry.path).is_file() if entry.is_symlink() else entry.is_file():
+                yield prefix + entry.name
 
 
 def state_of(text: str, mark: str, files: Mapping[str, str]) -> State:
     """Return how a folder relates to the config that it holds."""
-    from repogen.render import fingerprint
-
     if not mark:
         return State.FOREIGN
-    if fingerprint(text.replace(mark, ""), dict(files)) == mark:
+    if fingerprint(text.replace(mark, ""), files) == mark:
         return State.WHOLE
     return State.DRIFTED if files else State.PARTIAL

@@ -5,7 +5,6 @@ from dataclasses import replace
 from typing import Any
 
 from repogen.model import ExtraFile, InputHint, ServedModel, ServedTensor
-from repogen.samples import shape_of, values
 
 _FOLDER = "warmup"  # where Triton looks for a model's input_data_file
 
@@ -50,6 +49,8 @@ def _input(
     model: ServedModel, tensor: ServedTensor, name: str, given: tuple[int, ...] | None
 ) -> tuple[dict[str, Any], ExtraFile | None]:
     import numpy as np
+
+    from repogen.samples import shape_of, values
 
     shape = given or shape_of(tensor, 1, max_batch_size=model.max_batch_size, shapes=model.shapes)
     dims = list(shape[1:] if model.max_batch_size else shape)

@@ -56,6 +56,24 @@ def read_yaml(path: Path) -> YamlSource:
     return YamlSource(path, data, walk.lines)
 
 
+def read_documents(path: Path) -> list[YamlSource]:
+    """Read a file of any number of YAML documents, as `read_yaml` reads one; empty ones are left out."""
+    text = _read_text(path)
+    try:
+        nodes = list(yaml.compose_all(text, Loader=_Loader))
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        problem = getattr(error, "problem", None) or str(error).splitlines()[0]
+        where = f"{path}:{mark.line + 1 if mark else 1}"
+        raise ManifestError(f"not valid YAML: {problem}", where=where) from None
+    found = []
+    for node in nodes:
+        walk = _Walk(path)
+        if node is not None:
+            found.append(YamlSource(path, walk.value(node, ()), walk.lines))
+    return found
+
+
 def _read_text(path: Path) -> str:
     if path.is_dir():
         raise ManifestError("is a directory, not a manifest", where=str(path))

@@ -8,14 +8,14 @@ import pytest
 PACKAGE = Path(__file__).parents[1] / "repogen"
 LAYERS = (
     "errors assets dtypes units gpu plan_header tensorrt_api model releases backends_data guard labels comparing dataflow",
-    "cache hash_hints files yaml_source samples object_s3 object_store",
-    "settings_schema precision_schema tune_schema manifest remote_sources watch settings external input_values child nursery sample_file shaking blame onnx_graph onnx_facts proof proving",
+    "cache fingerprint hash_hints files yaml_source samples object_s3 object_store",
+    "settings_schema precision_schema tune_schema deploy_schema manifest remote_sources watch settings external input_values child nursery sample_file shaking blame onnx_graph onnx_facts proof proving",
     "precision judging lowered accuracy bisecting bisect precisions",
     "newer_fields pbtxt intent render rendered",
     "build_key profiles tensorrt_intent plan_tensors build_cache builders builder_process builds plan_models preflight lock_file",
     "repository plan exchange generations staging lock warmup class_labels servable sample_file desired embedded",
-    "check",
-    "publish rolling_back object_layout object_history object_lock object_publish object_repository folder_repository places runtime triton_log server access triton endpoint",
+    "check export",
+    "publish rolling_back object_layout object_history object_lock object_publish object_repository folder_repository places runtime triton_log server docker_server access triton endpoint",
     "load live verify report",
     "tune",
     "console commands cli __main__ __init__",

@@ -35,6 +35,7 @@ _TRITON = {
     "INT64": "TYPE_INT64",
     "BOOL": "TYPE_BOOL",
 }
+_OBEY = "OBEY_PRECISION_CONSTRAINTS"
 _STRONGLY_TYPED = 10
 """TensorRT's major version from which the graph's types are the plan's."""
 
@@ -257,7 +258,7 @@ class _Session:
     def _config(self, builder: Any, network: Any) -> Any:
         """Return the builder's configuration, with a workspace that was really taken over."""
         asked = self.question
-        if self.major < _STRONGLY_TYPED and asked["precision"] != "fp32":
+        if self.major < _STRONGLY_TYPED and asked["precision"] in ("fp16", "bf16"):
             _keep_float(self.trt, network)
         config = self._create()(builder, network)
         if asked["kind"] == "tensorrt_rtx" and not asked["tf32"]:
@@ -315,16 +316,18 @@ def _named(kinds: Any, name: str) -> Any:
 
 
 def _precision_flags(precision: str) -> tuple[str, ...]:
-    """Return what TensorRT 8.6 must be allowed, beside a graph that was lowered already."""
-    allowed = {"fp16": ("FP16",), "bf16": ("BF16",), "int8": ("INT8", "FP16")}.get(precision, ())
-    return (*allowed, "OBEY_PRECISION_CONSTRAINTS") if allowed else ()
+    """Return what TensorRT 8.6 must be allowed, beside a graph that was lowered already.
+
+    Q/DQ pairs say by themselves what is int8, and nothing is pinned beside them: told to obey as well, its optimiser
+    finds no format for a fused convolution (filterQDQFormats, "incorrectly marked as an int8 node", seen with 8.6.0).
+    """
+    if precision == "int8":
+        return ("INT8", "FP16")
+    return {"fp16": ("FP16", _OBEY), "bf16": ("BF16", _OBEY)}.get(precision, ())
 
 
 def _keep_float(trt: Any, network: Any) -> None:
-    """Hold the layers that the lowered graph left in FP32 there: a weakly typed network forgets them.
-
-    A graph without FP16 was not lowered in that way (int8 beside fp32): there TensorRT may choose.
-    """
+    """Hold the layers that the lowered graph left in FP32 there: a weakly typed network forgets them."""
     computing = {
         getattr(trt.LayerType, name) for name in ("SOFTMAX", "REDUCE", "NORMALIZATION", "UNARY", "ELEMENTWISE")
         if hasattr(trt.LayerType, name)

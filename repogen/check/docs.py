@@ -26,6 +26,9 @@ Made from the rules themselves by `python -m repogen.check.docs`; each example i
 An **error** is refused by the server, or served wrongly. A **warning** misbehaves in some cases. A **note** is advice.
 Where an error of ours loads on the server all the same, "Stricter than the server" says why it is an error.
 Examples are the change that mends them: `-` is found, `+` is fine.
+
+RG920 to RG933 are about the compose and Kubernetes files by which a repository is served. They are asked with
+`--profile production --deployment FILE`, where they refuse; no server reads these files.
 """
 
 

@@ -3,18 +3,29 @@
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
+from repogen.check.deployment import Service, read_services
 from repogen.check.findings import SEVERITIES, Finding
 from repogen.check.rule import Problem, Rule
 from repogen.check.subject import CONFIG, Model, Repository, Subject, read_repository
 from repogen.check.target import Target
 
 
-def check_repository(root: Path, target: Target, rules: Sequence[Rule] | None = None) -> list[Finding]:
-    """Return what is wrong with the repository at `root` for `target`, model by model, the worst first."""
+def check_repository(
+    root: Path, target: Target, rules: Sequence[Rule] | None = None, deployments: Sequence[Path] | None = None
+) -> list[Finding]:
+    """Return what is wrong with the repository at `root` for `target`, model by model, the worst first.
+
+    `deployments` are the files, or folders of files, by which it is served; by default those in the root itself.
+    """
     from repogen.check.all_rules import RULES
 
     repository = read_repository(root)
-    found = list(_findings(repository, target, RULES if rules is None else rules))
+    chosen = RULES if rules is None else rules
+    found = list(_findings(repository, target, [rule for rule in chosen if rule.scope != "deployment"]))
+    asked = [rule for rule in chosen if rule.scope == "deployment"]
+    services = read_services([root] if deployments is None else deployments) if asked else []
+    for rule in asked:
+        found += _of_services(rule, services, repository, target)
     return sorted(set(found), key=lambda it: (it.model, SEVERITIES.index(it.severity), it.code, it.where, it.message))
 
 
@@ -24,6 +35,15 @@ def _findings(repository: Repository, target: Target, rules: Iterable[Rule]) -> 
             subject = Subject(model, repository, target)
             for problem in rule.check(subject):
                 yield _finding(rule, model, problem)
+
+
+def _of_services(rule: Rule, services: Sequence[Service], repository: Repository, target: Target) -> Iterator[Finding]:
+    for service in services:
+        subject = Subject(Model("", repository.root), repository, target, service)
+        for problem in rule.check(subject):
+            where = f"{service.file}:{service.line_of(problem.field)}"
+            severity = problem.severity or rule.severity
+            yield Finding(rule.code, severity, where, service.name, problem.message, problem.hint)
 
 
 def _asked(repository: Repository, rule: Rule) -> Iterable[Model]:

@@ -7,13 +7,14 @@ from typing import Literal
 from repogen.check.findings import Severity
 from repogen.check.subject import Subject
 
-Scope = Literal["config", "model", "entry", "root"]
+Scope = Literal["config", "model", "entry", "root", "deployment"]
 """How often a rule is asked, and with what `subject.model`:
 
 config  each model whose config.pbtxt could be parsed (`model.config` is set)
 model   each folder of the root, which the server takes for a model, whatever is in it
 entry   each entry of the root: folders, files and links
 root    once; `model` is the root itself, nameless
+deployment  each container of the compose and Kubernetes files beside (`subject.service` is set); `--profile production`
 """
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from repogen.check.autofill import ENSEMBLE, Filled, fill
+from repogen.check.deployment import Service
 from repogen.check.positions import positions
 from repogen.check.strict_text import minus_zeros, strict_error
 from repogen.check.target import Target
@@ -134,6 +135,7 @@ class Subject:
     model: Model
     repository: Repository
     target: Target
+    service: Service | None = None
 
     @property
     def config(self) -> Any:

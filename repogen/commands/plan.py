@@ -117,9 +117,10 @@ def show(found: "Plan", console: Console) -> None:
     for stray in found.strays:
         console.say(console.paint(f"! {found.place}/{stray.path}: {stray.what}", "red"))
     width = max((len(change.name) for change in found.changes), default=0)
+    removed = {change.name for change in found.removes}
     for change in found.changes:
         sign, colour = _SIGNS[change.action]
-        if change in found.removes:
+        if change.name in removed:
             colour = "red"
         if change.action != "keep" or len(found.changes) <= _MANY or console.verbose:
             console.say(console.paint(f"{sign} {change.name:<{width}}  {change.action:<8}  {change.reason}", colour))

@@ -9,18 +9,35 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from repogen.console import Console
-from repogen.errors import ServerError
+from repogen.errors import RepogenError, ServerError
 
 if TYPE_CHECKING:
     from repogen.model import ServedModel
-    from repogen.server import Embedded
 
 _TERMINATED = 128 + signal.SIGTERM
 _PAUSE = 0.2
 _CHILD_GRACE = 5.0
+_READY = 120.0  # seconds that the embedded server may take
+
+
+class _Running(Protocol):
+    """A server that this command started: the embedded one, or Docker's."""
+
+    @property
+    def server_id(self) -> str: ...
+    @property
+    def pid(self) -> int: ...
+    @property
+    def http(self) -> str: ...
+    @property
+    def grpc(self) -> str: ...
+    @property
+    def metrics(self) -> str: ...
+    def poll(self) -> int | None: ...
+    def reasons(self) -> list[str]: ...
 
 
 class _Terminated(BaseException):
@@ -35,10 +52,14 @@ def serve(
     grpc_port: int | None,
     http_port: int | None,
     metrics_port: int | None,
-    timeout: float,
     command: Sequence[str],
     console: Console,
+    timeout: float | None = None,
+    docker: bool = False,
+    compose: Path = Path("docker-compose.yml"),
 ) -> int:
+    if docker:
+        return _in_docker(manifest, only, compose, jobs=jobs, timeout=timeout, command=command, console=console)
     from repogen import server
     from repogen.desired import chosen
     from repogen.endpoint import noted
@@ -52,9 +73,47 @@ def serve(
             with _stand_in(models, state / "served") as repository:
                 console.note(f"starting Triton with {len(models)} models")
                 with (
-                    server.start(repository, ports=ports, timeout=timeout) as triton,
+                    server.start(repository, ports=ports, timeout=timeout or _READY) as triton,
                     noted(state, triton.server_id, triton.grpc),
                 ):
+                    _show(triton, models, console)
+                    return _run(command, triton, console) if command else _wait(triton, console)
+        except _Terminated:
+            return _TERMINATED
+
+
+def _in_docker(
+    manifest: Path,
+    only: Sequence[str],
+    compose: Path,
+    *,
+    jobs: int,
+    timeout: float | None,
+    command: Sequence[str],
+    console: Console,
+) -> int:
+    """Serve the published repository with the release that the compose file names."""
+    from repogen import docker_server
+    from repogen.desired import chosen
+    from repogen.endpoint import noted
+    from repogen.export.settings import Settings
+    from repogen.export.sizing import load_seconds
+    from repogen.manifest import load_manifest
+    from repogen.publish import state_folder
+    from repogen.triton import Client
+
+    if only:
+        raise RepogenError("Docker serves the whole repository", where="--model", hint="leave --model out")
+    root, models = chosen(manifest, (), jobs=jobs)
+    limit = timeout or load_seconds(models, Settings(load_manifest(manifest), compose.parent))
+    gpu = any(group.kind == "gpu" for model in models for group in model.instances)
+    with _terminable():
+        try:
+            console.note(f"docker compose up: {compose}, profile {'gpu' if gpu else 'cpu'}")
+            with docker_server.start(compose, gpu=gpu, timeout=limit) as triton:
+                with Client(triton.grpc) as client:
+                    name = client.server_id()
+                with noted(state_folder(root), name, triton.grpc):
                     _show(triton, models, console)
                     return _run(command, triton, console) if command else _wait(triton, console)
         except _Terminated:
@@ -94,15 +153,16 @@ def _stand_in(models: Sequence["ServedModel"], folder: Path) -> Iterator[Path]:
         shutil.rmtree(repository, ignore_errors=True)
 
 
-def _show(triton: "Embedded", models: Sequence["ServedModel"], console: Console) -> None:
+def _show(triton: _Running, models: Sequence["ServedModel"], console: Console) -> None:
     from repogen.releases import EMBEDDED
 
     for model in models:
         console.say(f"{console.paint('READY', 'green')}  {model.name}")
     console.say(f"gRPC {triton.grpc}  HTTP {triton.http}  metrics {triton.metrics}")
-    console.note(
-        f"embedded Triton {EMBEDDED.triton}, on this machine's CPU: for development only, never for production"
-    )
+    if triton.pid:  # else it is Docker's, of a release that is fit for production
+        console.note(
+            f"embedded Triton {EMBEDDED.triton}, on this machine's CPU: for development only, never for production"
+        )
     console.document(
         {
             "server_id": triton.server_id,
@@ -115,19 +175,19 @@ def _show(triton: "Embedded", models: Sequence["ServedModel"], console: Console)
     )
 
 
-def _wait(triton: "Embedded", console: Console) -> int:
+def _wait(triton: _Running, console: Console) -> int:
     console.note("Ctrl-C stops it")
     while triton.poll() is None:
         time.sleep(_PAUSE)
     raise _ended(triton)
 
 
-def _ended(triton: "Embedded") -> ServerError:
+def _ended(triton: _Running) -> ServerError:
     reasons = "; ".join(triton.reasons()) or "its log says nothing"
     return ServerError(f"Triton ended by itself with status {triton.poll()}: {reasons}", hint="start it again")
 
 
-def _run(command: Sequence[str], triton: "Embedded", console: Console) -> int:
+def _run(command: Sequence[str], triton: _Running, console: Console) -> int:
     """Run `command` beside the server and return its exit code; end it when the server ends first."""
     try:
         child = subprocess.Popen(command, env={**os.environ, **_environment(triton)})
@@ -144,7 +204,7 @@ def _run(command: Sequence[str], triton: "Embedded", console: Console) -> int:
     return code if code >= 0 else 128 - code
 
 
-def _environment(triton: "Embedded") -> Mapping[str, str]:
+def _environment(triton: _Running) -> Mapping[str, str]:
     return {
         "REPOGEN_URL": triton.grpc,
         "REPOGEN_HTTP_URL": f"http://{triton.http}",
