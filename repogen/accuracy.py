@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from repogen.cache import cached
-from repogen.child import MEMORY, ChildFailed, ask
+from repogen.child import MEMORY, UNBOUNDED, ChildFailed, ask
 from repogen.errors import ManifestError, Refused
 from repogen.files import sha256
 from repogen.model import Gate
@@ -81,7 +81,8 @@ def judge(gate: Gate, *, memory: int = MEMORY) -> Verdict:
     contents = [gate.digest, sha256(gate.candidate), [sha256(file) for file in gate.files], _metric_contents(gate)]
     key = json.dumps([_RULES, said, contents], sort_keys=True)
     size = gate.reference.stat().st_size + gate.candidate.stat().st_size
-    answer = cached("verdicts", key, lambda: asked(question, gate.where, memory + _TIMES_SOURCE * size))
+    room = UNBOUNDED if gate.candidate.suffix == ".plan" else memory + _TIMES_SOURCE * size
+    answer = cached("verdicts", key, lambda: asked(question, gate.where, room))
     return verdict_of(answer, gate)
 
 
@@ -103,6 +104,7 @@ def question_of(gate: Gate) -> dict[str, Any]:
         },
         "metric": gate.metric,
         "folder": str(gate.folder),
+        "version_compatible": gate.version_compatible,
     }
 
 

@@ -1,6 +1,8 @@
 """Where templates/ and loadtests/ are: in the checkout, or inside the installed wheel."""
 
+import importlib.util
 from pathlib import Path
+from types import ModuleType
 
 _PACKAGE = Path(__file__).parent
 
@@ -13,3 +15,13 @@ def _folder(name: str) -> Path:
 
 TEMPLATES = _folder("templates")
 LOADTESTS = _folder("loadtests")
+
+
+def plan_engine() -> ModuleType:
+    """Return the module that runs plans, which lies among the templates because Triton's stub needs it as a file."""
+    spec = importlib.util.spec_from_file_location("plan_engine", TEMPLATES / "embedded" / "plan_engine.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module

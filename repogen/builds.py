@@ -4,7 +4,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
-from importlib import import_module
+from importlib import import_module, metadata
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ from repogen.build_key import build_key, facts_of
 from repogen.builder_process import BuilderFailed, ask, question_of
 from repogen.builders import BUILDERS
 from repogen.errors import ConversionError, Refused, RepogenError
+from repogen.gpu import gpus
 from repogen.model import Build, PendingBuild, ServedModel
 from repogen.plan_header import read_header
 from repogen.plan_tensors import differences
@@ -76,6 +77,18 @@ def unfit_for(build: Build, plan: Path, facts: Mapping[str, Any]) -> str:
     if capability and capability != build.capability and not build.options.hardware_compatible:
         return f"was built for compute capability {capability}, and the GPUs that serve have {build.capability}"
     return ""
+
+
+def runs_here(build: Build) -> bool:
+    """Say whether this machine can run a plan of `build`: it has such a GPU, and TensorRT of that version."""
+    if build.kind == RTX or not any(gpu.capability == build.capability for gpu in gpus()):
+        return False
+    try:
+        have = metadata.version("tensorrt").split(".")
+    except metadata.PackageNotFoundError:
+        return False
+    wanted = build.version.split(".")
+    return have[: len(wanted)] == wanted
 
 
 def refuse_not_for_triton(models: Sequence[ServedModel]) -> None:

@@ -21,6 +21,8 @@ from repogen.units import size_text
 
 MEMORY = 4 * 2**30
 """Bytes that a child may address, unless told otherwise."""
+UNBOUNDED = resource.RLIM_INFINITY
+"""For a child that uses a GPU: CUDA reserves far more addresses than it uses memory."""
 _OUT_OF_MEMORY = ("memoryerror", "bad_alloc", "failed to map segment", "cannot allocate memory")
 
 
@@ -110,7 +112,11 @@ atexit.register(_NURSERIES.close)
 def _how_it_ended(code: int, said: str, memory: int, seconds: float) -> str:
     silent = code > 0 and not said.strip()  # not even enough for a traceback
     if code == 0 or silent or any(sign in said.lower() for sign in _OUT_OF_MEMORY):
-        return f"it needs more than {size_text(memory)} of memory"
+        return (
+            "it needs more memory than there is"
+            if memory == UNBOUNDED
+            else f"it needs more than {size_text(memory)} of memory"
+        )
     if code == -signal.SIGXCPU:
         return f"it did not finish within {2 * seconds:.0f} s of computing"
     if code < 0:

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from repogen.assets import plan_engine
 from repogen.precision.data import Arrays, BadData, Sample, asked_samples
 
 Run = Callable[[Arrays], Arrays]
@@ -95,8 +96,7 @@ def answer(question: Mapping[str, Any]) -> dict[str, Any]:
         if question["task"] == "time":
             return _timed(question)
         reference = session_run(question["reference"])
-        candidate = session_run(question["candidate"], rounded=question["precision"])
-        return compare(reference, candidate, question)
+        return compare(reference, _candidate(question), question)
     except BadData as problem:
         return {"bad_data": str(problem)}
     except MetricFailed as problem:
@@ -161,6 +161,29 @@ def _by_size(
             here = Sample(sample.file, sample.index + start, {})
             totals.setdefault((name, size), Totals()).add(mine, array, here)
     return {name: np.concatenate([part[name] for part in parts]) if size else parts[0][name] for name in parts[0]}
+
+
+def _candidate(question: Mapping[str, Any]) -> Run:
+    path = question["candidate"]
+    if Path(path).suffix == ".plan":
+        return plan_run(path, version_compatible=question["version_compatible"])
+    return session_run(path, rounded=question["precision"])
+
+
+def plan_run(path: str, *, version_compatible: bool = False) -> Run:
+    """Return what asks a plan on this machine's first GPU, by the engine that serves it."""
+    engine = plan_engine().Engine(path, version_compatible=version_compatible)
+
+    def run(arrays: Arrays) -> Arrays:
+        asked = {
+            name: arrays[name].astype(engine.dtype(name)) for name in engine.inputs
+        }  # INT64 is INT32 in TensorRT 8
+        shapes = {name: array.shape for name, array in asked.items()}
+        for name, room in engine.room(shapes).items():
+            room[...] = asked[name]
+        return {name: array.copy() for name, array in engine.run(shapes).items()}
+
+    return run
 
 
 def session_run(path: str, *, rounded: str = "") -> Run:

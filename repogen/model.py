@@ -232,7 +232,7 @@ class Gate:
 
     reference: Path  # the model as it was given
     digest: str  # of the reference, weights included
-    candidate: Path
+    candidate: Path  # the lowered graph, or its plan (model.plan), which a GPU runs
     precision: str
     inputs: tuple[Tensor, ...]
     max_batch_size: int
@@ -245,6 +245,7 @@ class Gate:
     drop: float | None = None
     folder: Path = Path()
     where: str = ""
+    version_compatible: bool = False  # of a plan: it brings a runtime of its own
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from repogen import generations, object_history, object_lock, object_publish
 from repogen.errors import Refused
+from repogen.fingerprint import model_files
 from repogen.generations import Generation, Step
 from repogen.model import ServedModel
 from repogen.object_history import Snapshot, state_store
@@ -14,7 +15,6 @@ from repogen.object_publish import CONFIG, Move
 from repogen.object_store import Entry, Store, connected
 from repogen.plan import Change, Plan, in_order, removal_order
 from repogen.publish import Live
-from repogen.fingerprint import model_files
 from repogen.repository import Published, Stray, fingerprint_of, state_of, version_strays
 
 RECOVERS_FIRST = True

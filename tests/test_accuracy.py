@@ -1,13 +1,23 @@
 """The gate: what it measures, what it lets pass, and that a failure publishes nothing."""
 
+import contextlib
+import types
+from dataclasses import replace
+from pathlib import Path
+
 import numpy as np
 import onnx
+import onnxruntime as ort
 import pytest
 from onnx import numpy_helper
 
-from repogen.accuracy import judge, pass_gate, verdict_of
+from repogen.accuracy import judge, pass_gate, question_of, verdict_of
+from repogen.builds import runs_here
+from repogen.commands.gates import pass_plan_gates
+from repogen.console import Console
 from repogen.errors import ManifestError, Refused
-from repogen.judging import Totals, compare
+from repogen.gpu import Gpu
+from repogen.judging import Totals, answer, compare
 from repogen.model import Gate, Tensor
 from repogen.precision.data import Sample
 from tests.conftest import tree
@@ -247,3 +257,72 @@ def test_manifest_refusals(gate, tmp_path, invoke, precision, more, said):
     failed = invoke("plan", "-f", tmp_path / "repogen.yaml", code=2)
     assert said in failed.stderr
     assert "repogen.yaml:" in failed.stderr
+
+
+class Engine:
+    """What runs a plan, with ONNX Runtime in the GPU's place: it takes float32 and answers in memory that it reuses."""
+
+    def __init__(self, path, *, version_compatible):
+        self.session = ort.InferenceSession(Path(path).read_bytes())
+        self.inputs, self.held = ["x"], np.zeros(64, np.float32)
+
+    def dtype(self, _name):
+        return np.float32
+
+    def room(self, shapes):
+        self.x = np.zeros(shapes["x"], np.float32)
+        return {"x": self.x}
+
+    def run(self, _shapes):
+        (y,) = self.session.run(["y"], {"x": self.x})
+        held = self.held[: y.size].reshape(y.shape)
+        held[...] = y
+        return {"y": held}
+
+
+@pytest.mark.parametrize(("scale", "passes"), [(0.0, True), (0.5, False)])
+def test_a_plan_is_judged_by_what_it_answers(gate, tmp_path, monkeypatch, scale, passes):
+    spoil(gate.candidate, scale)
+    plan = gate.candidate.rename(tmp_path / "model.plan")
+    monkeypatch.setattr("repogen.judging.plan_engine", lambda: types.SimpleNamespace(Engine=Engine))
+    judged = replace(gate, candidate=plan)
+    verdict = verdict_of(answer(question_of(judged)), judged)
+    assert verdict.passed is passes
+    assert {row.batch for row in verdict.rows} == {1, 2, 4}
+
+
+@pytest.mark.parametrize(("here", "judged"), [(True, ["the plan of m"]), (False, [])])
+def test_sync_judges_plans_where_they_can_run(gate, tmp_path, monkeypatch, here, judged):
+    build = types.SimpleNamespace(options=types.SimpleNamespace(version_compatible=True))
+    model = types.SimpleNamespace(gate=gate, build=build, files=[types.SimpleNamespace(source=tmp_path / "model.plan")])
+    plan = types.SimpleNamespace(writes=[types.SimpleNamespace(name="m", model=model)])
+    asked = []
+
+    def passing(name, gate, *, memory):
+        asked.append(name)
+        assert gate.candidate == tmp_path / "model.plan"
+        assert gate.version_compatible
+        raise Refused("it does not")
+
+    monkeypatch.setattr("repogen.builds.runs_here", lambda _: here)
+    monkeypatch.setattr("repogen.accuracy.pass_gate", passing)
+    with pytest.raises(Refused) if here else contextlib.nullcontext():
+        pass_plan_gates(plan, Console())
+    assert asked == judged
+
+
+@pytest.mark.parametrize(
+    ("kind", "capability", "version", "runs"),
+    [
+        ("tensorrt", "9.0", "8.6.0", True),
+        ("tensorrt", "9.0", "8.6", True),
+        ("tensorrt", "9.0", "10.3", False),
+        ("tensorrt", "8.6", "8.6.0", False),
+        ("tensorrt_rtx", "9.0", "8.6.0", False),
+    ],
+)
+def test_a_plan_runs_on_its_own_gpu_and_tensorrt(monkeypatch, kind, capability, version, runs):
+    monkeypatch.setattr("repogen.builds.gpus", lambda: (Gpu("H200", "9.0"),))
+    monkeypatch.setattr("repogen.builds.metadata.version", lambda _: "8.6.0")
+    build = types.SimpleNamespace(kind=kind, capability=capability, version=version)
+    assert runs_here(build) is runs

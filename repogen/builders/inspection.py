@@ -1,26 +1,14 @@
 """Look at a plan that was just built, as the server will open it: its layers, their times, its tensors."""
 
 import contextlib
-import importlib.util
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
-from repogen.assets import TEMPLATES
+from repogen.assets import plan_engine
 
 _RUNS = 20
-
-
-def plan_engine() -> ModuleType:
-    """Return the module that runs plans, which lies among the templates because Triton's stub needs it as a file."""
-    spec = importlib.util.spec_from_file_location("plan_engine", TEMPLATES / "embedded" / "plan_engine.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 def inspect_plan(trt: Any, output: Path, question: Mapping[str, Any]) -> list[tuple[str, str, Any, Any, bool]]:

@@ -1,5 +1,6 @@
-"""The accuracy gate as a sync runs it: before anything is built or published."""
+"""The accuracy gate as a sync runs it: the graph before it is built, the plan before it is published."""
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from repogen.child import MEMORY
@@ -13,13 +14,35 @@ if TYPE_CHECKING:
 
 def pass_gates(plan: "Plan", console: Console, *, memory: int = MEMORY) -> None:
     """Judge every model that the plan writes and that has a gate. Raises Refused for the first that fails."""
-    from repogen.accuracy import pass_gate
-
     for change in plan.writes:
         if change.model is not None and change.model.gate is not None:
-            console.note(f"judging {change.name} in {change.model.gate.precision}")
-            verdict = pass_gate(change.name, change.model.gate, memory=memory)
-            console.say(f"{change.name} {passed(verdict, change.model.gate)}")
+            _pass(change.name, "", change.model.gate, console, memory)
+
+
+def pass_plan_gates(plan: "Plan", console: Console) -> None:
+    """Judge every plan that is about to be published and that a GPU of this machine can run. Raises Refused.
+
+    Where none can, the lowered graph has been judged in its place, with the rounding that the plan would do.
+    """
+    from repogen.builds import runs_here
+
+    for change in plan.writes:
+        model = change.model
+        if model is None or model.gate is None or model.build is None or not runs_here(model.build):
+            continue
+        compatible = model.build.options.version_compatible
+        for file in model.files:
+            if file.source.suffix == ".plan":
+                gate = replace(model.gate, candidate=file.source, version_compatible=compatible)
+                _pass(change.name, "the plan of ", gate, console, MEMORY)
+
+
+def _pass(name: str, what: str, gate: "Gate", console: Console, memory: int) -> None:
+    from repogen.accuracy import pass_gate
+
+    console.note(f"judging {what}{name} in {gate.precision}")
+    verdict = pass_gate(f"{what}{name}", gate, memory=memory)
+    console.say(f"{what}{name} {passed(verdict, gate)}")
 
 
 def passed(verdict: "Verdict", gate: "Gate") -> str:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from repogen.child import MEMORY
 from repogen.commands.building import building
-from repogen.commands.gates import pass_gates
+from repogen.commands.gates import pass_gates, pass_plan_gates
 from repogen.commands.plan import Answer, Question, as_document, basis, planned, refuse_unasked, show
 from repogen.console import Console
 from repogen.errors import Refused
@@ -121,6 +121,7 @@ def _publish(
             pass_gates(answer.plan, console, memory=question.memory)
         if answer.plan.pending:
             answer = _built(question, answer, console)
+        pass_plan_gates(answer.plan, console)
         place.refuse_unpublishable(answer.plan)
         if place.has_gaps(answer.plan):
             _warn_of_gaps(live, yes=yes, console=console)

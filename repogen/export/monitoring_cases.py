@@ -1,6 +1,6 @@
 """Unit tests of the rules, for `promtool test rules`: a world in which all is well, and one for each alert. Pure."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from repogen.export.monitoring_rules import Alert, Group
