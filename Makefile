@@ -20,8 +20,9 @@ $(READY): pyproject.toml scripts/setup
 
 $(TESTABLE): $(READY)
 	$(PYTHON) -m pip install --quiet --disable-pip-version-check -e ".[dev,tensorrt,s3]"
-	@if [ "$$CI" = true ] && [ "$$(id -u)" = 0 ] && ! command -v strace >/dev/null; then \
-	  apt-get update -qq && apt-get install -y -qq strace >/dev/null || true; fi  # the crash tests skip without it
+	@if [ "$$CI" = true ] && [ "$$(id -u)" = 0 ] && ! (command -v strace && command -v promtool) >/dev/null; then \
+	  apt-get update -qq && apt-get install -y -qq strace prometheus prometheus-alertmanager prometheus-node-exporter \
+	    >/dev/null || true; fi  # the tests of crashes, rules and alerts skip without them
 	@touch $@
 
 $(MODELS): $(READY) examples/fetch_models.py

@@ -4,7 +4,7 @@
     python benchmarks/batcher.py --recorded DIR     points recorded on a GPU, constants from closed loops only
     python benchmarks/batcher.py --speed            simulated requests a second, of one core's CPU time
 
---seconds ends it after so long, --json keeps the rows. JSON on the last line: combinations, p99_mae, p99_worst, simulated_per_s.
+JSON on the last line: combinations, p99_mae, p99_worst, simulated_per_s.
 """
 
 import argparse
@@ -13,7 +13,6 @@ import os
 import tempfile
 import time
 from collections.abc import Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -26,21 +25,19 @@ from repogen.load.process import Generator
 from repogen.load.spec import Spec
 from repogen.triton import Client
 from repogen.tune.batcher import Workload, simulate
-from repogen.tune.journal import Journal, level_from
+from repogen.tune.journal import Journal, closed_run_from
 from repogen.tune.live import Bench, calibration_setting, folded
-from repogen.tune.openfit import fit
 from repogen.tune.override import borrowed, put, setting_of
-from repogen.tune.service import Service
+from repogen.tune.service import Service, calibrate
 from repogen.tune.setting import QueuePolicy, Setting
 from repogen.tune.trial import Goal
 
 GOAL = Goal()
 RATES = (200.0, 500.0, 800.0)
 SECONDS = 6.0
-STALL = 0.02
+STALL = 0.04
 """Seconds without an answer although a request waits: the model sleeps 6 ms at most, so the machine stood still."""
 SEED = 4
-TRIES = 4
 
 
 def combinations() -> list[tuple[Setting, tuple[int, ...], float]]:
@@ -63,9 +60,7 @@ def simulated(setting: Setting, sizes: Sequence[int], due: Any, service: Service
     for seed in range(5):
         spread = [sizes[index % len(sizes)] for index in range(len(due))] if tuple(sizes) != (1,) else ()
         workload = Workload(due.tolist(), sizes=spread)
-        outcome = simulate(
-            setting, workload, service.cycles(setting.max_batch), service.jitter(seed), service.wake
-        )
+        outcome = simulate(setting, workload, service.cycles(setting.max_batch), service.jitter(seed))
         seen = np.sort((outcome.latencies + service.gaps(seed, len(due)))[outcome.execution_of >= 0])
         p99s.append(float(seen[int(0.99 * len(seen))]) * 1e3)
     return sum(p99s) / len(p99s)
@@ -118,8 +113,8 @@ def longest_stall(sent: Any, done: Any) -> float:
     return float((ends[1:] - np.maximum(ends[:-1], begins[1:])).max()) * 1e-9
 
 
-def against_triton(cache: Path, seconds: float) -> dict[str, Any]:
-    """Measure what is not in the cache yet, for so many seconds; simulate all of it, print the table."""
+def against_triton(cache: Path) -> dict[str, Any]:
+    """Measure what is not in the cache yet, simulate all of it, print the table."""
     known = sleeper.saved(cache / "batcher.json")
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -128,51 +123,46 @@ def against_triton(cache: Path, seconds: float) -> dict[str, Any]:
             payload.save(path, sleeper.requests())
             with borrowed(client, sleeper.NAME, Journal(folder / "journal.jsonl")) as original:
                 bench = Bench(client, original, path, folder, "poisson", GOAL)
-                _fill(bench, known, cache, folder, time.monotonic() + seconds)
+                _fill(bench, known, cache, folder)
     return _score(known)
 
 
-def _fill(bench: Bench, known: dict[str, Any], cache: Path, folder: Path, until: float) -> None:
+def _fill(bench: Bench, known: dict[str, Any], cache: Path, folder: Path) -> None:
+    from dataclasses import asdict
+
     base = setting_of(bench.original)
     for instances in (1, 2):
         if f"calibration {instances}" not in known:
-            levels = bench.calibrate(calibration_setting(base, instances))
-            known[f"calibration {instances}"] = [asdict(level) for level in levels]
+            runs = bench.calibrate(calibration_setting(base, instances))
+            known[f"calibration {instances}"] = [asdict(run) for run in runs]
             sleeper.save(cache / "batcher.json", known)
     for setting, sizes, rate in combinations():
-        key = _key(setting, sizes, rate)
+        key = f"{setting.words()} timeout {setting.policy.timeout} sizes {len(sizes)} {rate:g}/s"
         tries = 0
-        while not known.get(key, {}).get("valid") and tries < TRIES and time.monotonic() < until:
+        while not known.get(key, {}).get("valid") and tries < 3:
             known[key] = measure(bench, setting, sizes, rate, folder)
             sleeper.save(cache / "batcher.json", known)
             tries += 1
 
 
-def _key(setting: Setting, sizes: Sequence[int], rate: float) -> str:
-    return f"{setting.words()} timeout {setting.policy.timeout} sizes {len(sizes)} {rate:g}/s"
-
-
 def _score(known: dict[str, Any]) -> dict[str, Any]:
-    services = {n: fit([level_from(row) for row in known[f"calibration {n}"]]) for n in (1, 2)}
-    rows = []
+    services = {n: calibrate([closed_run_from(row) for row in known[f"calibration {n}"]]) for n in (1, 2)}
+    errors = []
     print("| setting | requests | rate/s | P99 measured [95 %] ms | simulated ms | error |\n|---|---|---|---|---|---|")
     for setting, sizes, rate in combinations():
-        if not (seen := known.get(_key(setting, sizes, rate))):
-            continue
+        key = f"{setting.words()} timeout {setting.policy.timeout} sizes {len(sizes)} {rate:g}/s"
+        seen = known[key]
         predicted = simulated(setting, sizes, np.array(seen["due"]), services[setting.instances])
         error = predicted / seen["p99"] - 1
         void = "" if seen["valid"] else f" (void: {seen['reason']})"
-        words = setting.words() + (", queue policy" if setting.policy.timeout else "")
-        kinds = "1" if len(sizes) == 1 else "1-4"
+        policy = ", queue policy" if setting.policy.timeout else ""
         print(
-            f"| {words} | {kinds} | {rate:g} | {seen['p99']:.2f} [{seen['low']:.2f}, {seen['high']:.2f}]{void} "
-            f"| {predicted:.2f} | {error:+.1%} |"
+            f"| {setting.words()}{policy} | {'1' if len(sizes) == 1 else '1-4'} | {rate:g} "
+            f"| {seen['p99']:.2f} [{seen['low']:.2f}, {seen['high']:.2f}]{void} | {predicted:.2f} | {error:+.1%} |"
         )
-        told = {"setting": words, "requests": kinds, "rate": rate, "predicted": predicted, "error": error}
-        rows.append(told | {key: seen[key] for key in ("p99", "low", "high", "valid", "reason", "mean_batch", "load")})
-    errors = [abs(row["error"]) for row in rows if row["valid"]]
-    figures = {"combinations": len(errors), "p99_mae": float(np.mean(errors)), "p99_worst": float(max(errors))}
-    return {**figures, "rows": rows}
+        if seen["valid"]:
+            errors.append(abs(error))
+    return {"combinations": len(errors), "p99_mae": float(np.mean(errors)), "p99_worst": float(max(errors))}
 
 
 def speed() -> float:
@@ -223,19 +213,14 @@ def main() -> None:
     parser.add_argument("--cache", type=Path, default=Path(".bench"))
     parser.add_argument("--recorded", type=Path)
     parser.add_argument("--speed", action="store_true")
-    parser.add_argument("--seconds", type=float, default=float("inf"), help="end after so long; a second run goes on")
-    parser.add_argument("--json", type=Path, help="write the figures there, too")
     options = parser.parse_args()
     if options.speed:
         found: dict[str, Any] = {}
     elif options.recorded:
         found = against_recorded(options.recorded)
     else:
-        found = against_triton(options.cache, options.seconds)
-    figures = {**found, "simulated_per_s": round(speed())}
-    if options.json:
-        options.json.write_text(json.dumps(figures, indent=1) + "\n", encoding="utf-8")
-    print(json.dumps({key: value for key, value in figures.items() if key != "rows"}))
+        found = against_triton(options.cache)
+    print(json.dumps({**found, "simulated_per_s": round(speed())}))
 
 
 if __name__ == "__main__":

@@ -148,6 +148,7 @@ def plan(**arguments: Any) -> None:
 @_wait
 @_urls
 @click.option("--no-load", is_flag=True, help="Publish only, whatever --url says.")
+@click.option("--shadow", multiple=True, metavar="MODEL", help="Let its new version answer beside the old one first.")
 @click.option("--watch", callback=_seconds, help="Go on: look for changed sources every so often (30s), and sync them.")
 @_load_timeout
 @_memory
@@ -156,6 +157,7 @@ def sync(**arguments: Any) -> None:
     """Make the repository what the manifest says: print the plan, then do it.
 
     With --url every server loads what changed and proves that it serves it, else the previous generation returns.
+    With --shadow the new version must answer warm traffic, under another name, before the old one is exchanged.
     """
     _call("sync", **arguments)
 
@@ -241,6 +243,7 @@ def check(**arguments: Any) -> None:
 @click.option("--http-port", type=click.IntRange(1, 65535), help="By default a free one.")
 @click.option("--metrics-port", type=click.IntRange(1, 65535), help="By default a free one.")
 @click.option("--timeout", type=float, help="Seconds to wait for ready: 120; with --docker by the files' size.")
+@click.option("--cold-start", is_flag=True, help="Time each model's first request, without and with its warm-up.")
 @click.option("--docker", is_flag=True, help="Instead: the published repository, by the compose file's Triton.")
 @click.option("--compose", type=click.Path(path_type=Path), default=Path("docker-compose.yml"), show_default=True)
 @click.argument("command", nargs=-1, type=click.UNPROCESSED)

@@ -2,6 +2,7 @@
 
 import hashlib
 import re
+import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -26,6 +27,7 @@ from repogen.servable import advice, refuse_newer_than, refuse_unservable
 from repogen.warmup import warmed
 
 Progress = Callable[[str], None]
+_SLOW = 0.02  # seconds: such a model was read or run, and not remembered
 
 
 def desired_models(
@@ -42,8 +44,15 @@ def models_of(
     manifest: Manifest, *, jobs: int = 2, progress: Progress = lambda _: None, memory: int = MEMORY
 ) -> tuple[ServedModel, ...]:
     """Return what a manifest wants served, in its order, `jobs` models at a time."""
+    one = partial(_one, manifest, progress, memory)
+    found, left = [], list(manifest.models)
+    slow = False
+    while left and not slow:  # threads only get in each other's way as long as all is remembered
+        begun = time.monotonic()
+        found.append(one(left.pop(0)))
+        slow = time.monotonic() - begun > _SLOW
     with ThreadPoolExecutor(max_workers=jobs) as pool:
-        return tuple(pool.map(partial(_one, manifest, progress, memory), manifest.models))
+        return (*found, *pool.map(one, left))
 
 
 def chosen(

@@ -214,7 +214,7 @@ def _templates(schema: ManifestSchema, source: YamlSource) -> Path | None:
     if schema.templates is None:
         return None
     folder = Path(os.path.normpath(source.path.parent / schema.templates))
-    if not any(folder.glob("*.j2")):
+    if not any(folder.rglob("*.j2")):
         hint = "copy those that you want to change out of repogen's templates/"
         raise ManifestError(f"{folder} holds no templates (*.j2)", where=source.where(("templates",)), hint=hint)
     return folder

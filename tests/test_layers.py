@@ -16,7 +16,7 @@ LAYERS = (
     "repository plan exchange generations staging lock warmup class_labels servable sample_file desired embedded",
     "check export",
     "publish rolling_back object_layout object_history object_lock object_publish object_repository folder_repository places runtime triton_log server docker_server access triton endpoint",
-    "load live verify report",
+    "load live first_request shadow verify report",
     "tune",
     "console commands cli __main__ __init__",
 )

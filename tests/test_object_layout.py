@@ -1,8 +1,8 @@
 from repogen import pbtxt, server
 from repogen.desired import desired_models
+from repogen.fingerprint import model_files
 from repogen.object_layout import arranged, is_named_by_content
 from repogen.publish import write_model
-from repogen.fingerprint import model_files
 from repogen.render import render
 from repogen.triton import Client
 from tests.serverkit import needs_server, onnx_file

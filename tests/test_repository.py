@@ -1,4 +1,5 @@
 import os
+from pathlib import Path
 
 import pytest
 
@@ -72,9 +73,12 @@ def test_a_copied_fingerprint_makes_no_model_ours(root):
 
 
 def test_a_folder_that_may_not_be_read_is_an_error_and_not_an_empty_one(root, monkeypatch, invoke, project):
-    def refused(_folder, onerror):
-        onerror(PermissionError(13, "Permission denied", "some/folder"))
-        return iter(())
+    scandir = os.scandir
 
-    monkeypatch.setattr("repogen.repository.os.walk", refused)
+    def refused(folder):
+        if Path(folder).name == "1":
+            raise PermissionError(13, "Permission denied", "some/folder")
+        return scandir(folder)
+
+    monkeypatch.setattr("repogen.repository.os.scandir", refused)
     assert "some/folder" in invoke("plan", "-f", project / "repogen.yaml", code=2).stderr

@@ -7,6 +7,7 @@ import subprocess
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Protocol
@@ -15,6 +16,7 @@ from repogen.console import Console
 from repogen.errors import RepogenError, ServerError
 
 if TYPE_CHECKING:
+    from repogen.first_request import FirstRequest
     from repogen.model import ServedModel
 
 _TERMINATED = 128 + signal.SIGTERM
@@ -57,9 +59,12 @@ def serve(
     timeout: float | None = None,
     docker: bool = False,
     compose: Path = Path("docker-compose.yml"),
+    cold_start: bool = False,
 ) -> int:
     if docker:
-        return _in_docker(manifest, only, compose, jobs=jobs, timeout=timeout, command=command, console=console)
+        return _in_docker(
+            manifest, only, compose, jobs=jobs, timeout=timeout, command=command, cold_start=cold_start, console=console
+        )
     from repogen import server
     from repogen.desired import chosen
     from repogen.endpoint import noted
@@ -76,7 +81,7 @@ def serve(
                     server.start(repository, ports=ports, timeout=timeout or _READY) as triton,
                     noted(state, triton.server_id, triton.grpc),
                 ):
-                    _show(triton, models, console)
+                    _show(triton, models, console, cold_start=cold_start)
                     return _run(command, triton, console) if command else _wait(triton, console)
         except _Terminated:
             return _TERMINATED
@@ -90,6 +95,7 @@ def _in_docker(
     jobs: int,
     timeout: float | None,
     command: Sequence[str],
+    cold_start: bool,
     console: Console,
 ) -> int:
     """Serve the published repository with the release that the compose file names."""
@@ -114,7 +120,7 @@ def _in_docker(
                 with Client(triton.grpc) as client:
                     name = client.server_id()
                 with noted(state_folder(root), name, triton.grpc):
-                    _show(triton, models, console)
+                    _show(triton, models, console, cold_start=cold_start)
                     return _run(command, triton, console) if command else _wait(triton, console)
         except _Terminated:
             return _TERMINATED
@@ -153,11 +159,14 @@ def _stand_in(models: Sequence["ServedModel"], folder: Path) -> Iterator[Path]:
         shutil.rmtree(repository, ignore_errors=True)
 
 
-def _show(triton: _Running, models: Sequence["ServedModel"], console: Console) -> None:
+def _show(triton: _Running, models: Sequence["ServedModel"], console: Console, *, cold_start: bool) -> None:
     from repogen.releases import EMBEDDED
 
+    firsts = _first_requests(triton, models) if cold_start else ()
     for model in models:
         console.say(f"{console.paint('READY', 'green')}  {model.name}")
+    for first in firsts:
+        _show_first(first, console)
     console.say(f"gRPC {triton.grpc}  HTTP {triton.http}  metrics {triton.metrics}")
     if triton.pid:  # else it is Docker's, of a release that is fit for production
         console.note(
@@ -171,7 +180,24 @@ def _show(triton: _Running, models: Sequence["ServedModel"], console: Console) -
             "http": triton.http,
             "metrics": triton.metrics,
             "models": [model.name for model in models],
+            **({"first_requests": [asdict(first) for first in firsts]} if cold_start else {}),
         }
+    )
+
+
+def _first_requests(triton: _Running, models: Sequence["ServedModel"]) -> "tuple[FirstRequest, ...]":
+    from repogen.first_request import first_requests
+    from repogen.triton import Client
+
+    with Client(triton.grpc) as client:
+        return first_requests(client, models)
+
+
+def _show_first(first: "FirstRequest", console: Console) -> None:
+    warm = "none" if first.warm is None else f"{1e3 * first.warm:.1f} ms"
+    console.say(
+        f"{first.model}: first request {1e3 * first.cold:.1f} ms without warm-up, {warm} with it; "
+        f"then {1e3 * first.settled:.1f} ms"
     )
 
 

@@ -36,12 +36,21 @@ def sync(
     no_load: bool = False,
     load_timeout: float = 600.0,
     watch: float = 0.0,
+    shadow: Sequence[str] = (),
 ) -> int:
     if watch:
         from repogen.commands.watching import watching
 
         options: dict[str, Any] = {"jobs": jobs, "no_load": no_load, "load_timeout": load_timeout}
-        options |= {"overwrite": overwrite, "memory": memory, "prune": prune, "yes": yes, "wait": wait, "urls": urls}
+        options |= {
+            "overwrite": overwrite,
+            "memory": memory,
+            "prune": prune,
+            "yes": yes,
+            "wait": wait,
+            "urls": urls,
+            "shadow": shadow,
+        }
         return watching(manifest, watch, partial(sync, manifest, console=console, **options), console)
     from repogen.places import place_of
 
@@ -57,8 +66,10 @@ def sync(
         live = None
         if urls and not no_load:
             live = stack.enter_context(servers(urls, root, load_timeout, console))
+        if shadow:
+            _refuse_shadow(shadow, answer, live)
         if answer.plan.writes or answer.plan.removes or place_of(root).needs_recovery(root):
-            answer, generation = _publish(question, answer, live, yes=yes, wait=wait, console=console)
+            answer, generation = _publish(question, answer, live, yes=yes, wait=wait, shadow=shadow, console=console)
         if live:
             again = _prove_the_rest(root, generation, live, console)
     seconds = time.perf_counter() - started
@@ -101,7 +112,14 @@ def _recover(root: str, *, wait: float, console: Console) -> None:
 
 
 def _publish(
-    question: Question, answer: Answer, live: "Servers | None", *, yes: bool, wait: float, console: Console
+    question: Question,
+    answer: Answer,
+    live: "Servers | None",
+    *,
+    yes: bool,
+    wait: float,
+    shadow: Sequence[str],
+    console: Console,
 ) -> "tuple[Answer, Generation | None]":
     """Do the plan as the repository's only writer; it is made again when somebody else wrote meanwhile."""
     from repogen.lock_file import write_lock
@@ -125,10 +143,20 @@ def _publish(
         place.refuse_unpublishable(answer.plan)
         if place.has_gaps(answer.plan):
             _warn_of_gaps(live, yes=yes, console=console)
+        if shadow and live:
+            from repogen.shadow import try_out
+
+            try_out(answer.plan, shadow, live, console.note)
         tell = console.note if console.verbose else _silent
         generation = place.publish(answer.plan, keep=answer.keep, live=live, progress=tell)
         write_lock(question.manifest, [change.model for change in answer.plan.changes if change.model])
         return answer, generation
+
+
+def _refuse_shadow(names: Sequence[str], answer: Answer, live: "Servers | None") -> None:
+    from repogen.shadow import refuse_impossible
+
+    refuse_impossible(names, [change.name for change in answer.plan.changes], answer.plan.place, live)
 
 
 def _warn_of_gaps(live: "Servers | None", *, yes: bool, console: Console) -> None:

@@ -151,7 +151,7 @@ def _dry(said: Manifest, model: ServedModel, journal: Journal) -> Tuned:
     if not saved:
         raise Refused(f"there is no saved calibration of {model.name}", where=str(journal.path), hint=_DRY_HINT)
     served = [row for row in journal.entries() if row["kind"] == "served"]
-    current = setting_from((served or saved)[-1].get("setting") or saved[-1]["levels"][0]["setting"])
+    current = setting_from((served or saved)[-1].get("setting") or saved[-1]["runs"][0]["setting"])
     return tune_dry(model, entry, journal, Evidence(**saved[-1]["evidence"]), current)
 
 

@@ -110,7 +110,8 @@ def _nightly(models: Sequence[ServedModel], settings: Settings, values: Mapping[
 def _monitoring(models: Sequence[ServedModel], settings: Settings, values: Mapping[str, Any]) -> dict[str, str]:
     target = settings.deploy.queue_target
     rules = _rules(models, settings)
-    given = {**values, "rules": rules, "target": duration_text(target), "quantity": f"{target}u"}
+    watched = {"rules": rules, "models": [model.name for model in models]}
+    given = {**values, **watched, "target": duration_text(target), "quantity": f"{target}u"}
     names = ("kustomization", "service-monitor", "scaling", "prometheus-adapter")
     made = {f"monitoring/{name}.yaml": _text(f"monitoring/{name}.yaml", settings, given) for name in names}
     return made | ({"monitoring/prometheus-rule.yaml": rules} if rules else {})

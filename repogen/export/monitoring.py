@@ -50,10 +50,16 @@ def watched(models: Sequence[ServedModel], settings: Settings, timing: Timing) -
             for model in models
             if model.dynamic_batching and model.max_batch_size > 1
         ),
+        bounded=tuple((model.name, size) for model in models if (size := _max_queue_size(model))),
         gpus=gpus_needed(models, settings) > 0,
         queue_target=settings.deploy.queue_target / _US,
         timing=timing,
     )
+
+
+def _max_queue_size(model: ServedModel) -> int:
+    policy = model.config.get("dynamic_batching", {}).get("default_queue_policy", {})
+    return int(policy.get("max_queue_size", 0))
 
 
 def _text(name: str, settings: Settings, values: dict[str, Any]) -> str:

@@ -67,6 +67,9 @@ def _ill(alert: str, what: Watched) -> tuple[str, Series]:
         return model, {_quantile(model, quantile): _steady(2e6 * limit, timing)}
     if alert == "TritonNoBatches":
         return what.batched[0][0], _waiting(what.batched[0][0], what)
+    if alert == "TritonQueueFull":
+        model, size = what.bounded[0]
+        return model, {_metric("pending_request_count", model): _steady(size, timing)}
     by_name: dict[str, tuple[str, Series]] = {
         "TritonDown": (
             "",

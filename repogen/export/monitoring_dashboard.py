@@ -82,6 +82,7 @@ def _of_model(model: str, what: Watched) -> Iterator[Panel]:
     which = f"model={json.dumps(model)}"
     objective = ((f"triton:slo_seconds{{{which}}}", "objective"),) if _promised(model, what) else ()
     largest = ((f"triton:max_batch_size{{{which}}}", "largest"),) if model in dict(what.batched) else ()
+    bound = ((f"triton:max_queue_size{{{which}}}", "largest queue of one"),) if model in dict(what.bounded) else ()
     yield Panel(
         "Requests and failures",
         ((f"triton:requests:rate{{{which}}}", "answered"), (f"triton:failures:rate{{{which}}}", "{{reason}}")),
@@ -99,7 +100,7 @@ def _of_model(model: str, what: Watched) -> Iterator[Panel]:
         ((f"triton:batch_size{{{which}}}", "mean"), *largest),
         says="1 where nothing was merged.",
     )
-    yield Panel("Waiting requests", ((f"triton:pending_requests{{{which}}}", "in queues"),))
+    yield Panel("Waiting requests", ((f"triton:pending_requests{{{which}}}", "on all servers"), *bound))
     yield Panel(
         "Starts",
         ((f"triton:ready{{{which}}}", "ready"), (f"triton:unready_seconds{{{which}}}", "seconds not ready, last hour")),
@@ -153,5 +154,4 @@ def _annotation() -> dict[str, Any]:
         "enable": True,
         "iconColor": "red",
         "expr": 'ALERTS{alertstate="firing"}',
-        "titleFormat": "{{alertname}} {{model}}",
     }

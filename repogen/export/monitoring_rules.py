@@ -17,6 +17,7 @@ _PHASES = ("queue", "compute_input", "compute_infer", "compute_output")
 _TOLERATED = 0.01
 _WAITING = 0.5
 _FULL = 0.95
+_CROWDED = 0.8  # of a queue, on average: it was full most of the time
 
 
 @dataclass(frozen=True)
@@ -70,6 +71,8 @@ def _promises(what: Watched) -> Iterator[Record]:
         yield Record("triton:slo_seconds", f"vector({limit:g})", {"model": model, "quantile": quantile})
     for model, size in what.batched:
         yield Record("triton:max_batch_size", f"vector({size})", {"model": model})
+    for model, size in what.bounded:
+        yield Record("triton:max_queue_size", f"vector({size})", {"model": model})
 
 
 def _records(what: Watched) -> Iterator[Record]:
@@ -96,6 +99,9 @@ def _records(what: Watched) -> Iterator[Record]:
     slowest = "max by (model, quantile) (nv_inference_request_summary_us)"
     yield Record("triton:latency_seconds", f"{slowest} / 1e6 >= 0")
     yield Record("triton:pending_requests", "sum by (model) (nv_inference_pending_request_count)")
+    if what.bounded:
+        waiting = f"avg_over_time(nv_inference_pending_request_count[{span(what.timing.window)}])"
+        yield Record("triton:queue_fill", f"max by (model) ({waiting}) / on (model) triton:max_queue_size")
     yield Record("triton:ready", f"min by (model) ({ready})")
     unready = f"max by (model) (count_over_time({ready}[1h]) - sum_over_time({ready}[1h])) * {scrape}"
     yield Record("triton:unready_seconds", unready)
@@ -116,9 +122,15 @@ def _alerts(what: Watched) -> Iterator[Alert]:
     )  # fmt: skip
     yield Alert(
         "TritonRejecting", "critical", f"triton:rejection_share > {_TOLERATED}", timing.soon,
-        "{{ $labels.model }} turns {{ $value | humanizePercentage }} of its requests away",
-        "Its queue is full, or requests outlive their time in it.",
+        "{{ $labels.model }} rejects {{ $value | humanizePercentage }} of its requests",
+        "They outlive the time that the queue policy gives them. What finds the queue full comes on top, uncounted.",
     )  # fmt: skip
+    if what.bounded:
+        yield Alert(
+            "TritonQueueFull", "critical", f"triton:queue_fill > {_CROWDED}", timing.soon,
+            "The queue of {{ $labels.model }} is full",
+            "Requests beyond max_queue_size are turned away, and Triton counts them nowhere.",
+        )  # fmt: skip
     yield Alert(
         "TritonFailing", "critical", f"triton:failure_share > {_TOLERATED}", timing.soon,
         "{{ $labels.model }} fails {{ $value | humanizePercentage }} of its requests",

@@ -5,9 +5,12 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Timing:
-    """Seconds. Everything follows from the scrape interval, so that a test can live faster than production."""
+    """Seconds: what production has, and what a test shortens."""
 
     scrape: int = 15
+    soon: int = 60  # for how long something must hold before anybody is told
+    sustained: int = 300
+    long: int = 900
     start: int = 300  # longest start of a server
 
     @property
@@ -15,23 +18,12 @@ class Timing:
         """Of every rate: four scrapes, so that one that fails leaves enough."""
         return 4 * self.scrape
 
-    @property
-    def soon(self) -> int:
-        return 4 * self.scrape
-
-    @property
-    def sustained(self) -> int:
-        return 20 * self.scrape
-
-    @property
-    def long(self) -> int:
-        return 60 * self.scrape
-
 
 @dataclass(frozen=True)
 class Watched:
     """`objectives` are (model, quantile, seconds), `batched` are (model, max_batch_size) of those that merge requests.
 
+    `bounded` are (model, max_queue_size) of those whose queue has an end.
     `queue_target` is the mean wait, in seconds, at which there should be more servers.
     """
 
@@ -39,6 +31,7 @@ class Watched:
     models: tuple[str, ...]
     objectives: tuple[tuple[str, str, float], ...]
     batched: tuple[tuple[str, int], ...]
+    bounded: tuple[tuple[str, int], ...]
     gpus: bool
     queue_target: float
     timing: Timing

@@ -78,24 +78,18 @@ class Outcome:
         return float(answered[max(rank, 1) - 1]) if len(answered) else float("nan")
 
 
-def simulate(
-    setting: Setting, workload: Workload, cycles: Cycles, jitter: Sequence[float] = (1.0,), wake: float = 0.0
-) -> Outcome:
-    """Return what `workload` meets under `setting`; `wake`: seconds until an idle instance has taken its batch.
-
-    A batch that waited for its delay finds everything awake: measured, what an arrival wakes it wakes meanwhile.
-    """
+def simulate(setting: Setting, workload: Workload, cycles: Cycles, jitter: Sequence[float] = (1.0,)) -> Outcome:
+    """Return what `workload` meets under `setting`."""
     tables = _tables(cycles)
     if not workload.uniform or not setting.prefetches:
-        scheduler = Scheduler(setting, tables, jitter, wake=wake)
+        scheduler = Scheduler(setting, tables, jitter)
         scheduler.run(workload.requests())
         return _collect(scheduler, workload.times, ordered=setting.preserve_ordering)
     times = list(workload.times)
     if setting.batching and setting.max_batch > 1:
-        ends, finishes = run_prefetching(times, setting, tables[0], jitter, wake)
+        ends, finishes = run_prefetching(times, setting, tables[0], jitter)
     else:
-        finishes = _one_by_one(times, setting.instances, tables[0][1], jitter, wake)
-        ends = list(range(1, len(times) + 1))
+        ends, finishes = list(range(1, len(times) + 1)), _one_by_one(times, setting.instances, tables[0][1], jitter)
     return _fold(times, ends, finishes, ordered=setting.preserve_ordering)
 
 
@@ -134,9 +128,7 @@ def _tables(cycles: Cycles) -> Sequence[Sequence[float]]:
     return cycles if isinstance(first, Sequence) else (cycles,)  # type: ignore[return-value]
 
 
-def _one_by_one(
-    times: Sequence[float], instances: int, cycle: float, jitter: Sequence[float], wake: float
-) -> list[float]:
+def _one_by_one(times: Sequence[float], instances: int, cycle: float, jitter: Sequence[float]) -> list[float]:
     """Return when each request is done where none is merged with another."""
     import itertools
 
@@ -144,7 +136,7 @@ def _one_by_one(
     free = [0.0] * instances
     finishes = []
     for time in times:
-        finish = (free[0] if free[0] > time else time + wake) + cycle * draw()
+        finish = max(time, free[0]) + cycle * draw()
         heapreplace(free, finish)
         finishes.append(finish)
     return finishes

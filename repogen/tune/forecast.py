@@ -112,9 +112,7 @@ class Predictor:
         service = self.calibration.service(setting.instances)
         times = self.arrivals.draw(rate, requests, self.seed).tolist()
         workload = Workload(times, sizes=self.mix.draw(requests, self.seed))
-        outcome = simulate(
-            setting, workload, service.cycles(setting.max_batch), service.jitter(self.seed), service.wake
-        )
+        outcome = simulate(setting, workload, service.cycles(setting.max_batch), service.jitter(self.seed))
         return outcome, sorted((outcome.latencies + service.gaps(self.seed, requests))[outcome.execution_of >= 0])
 
     def _simulated(self, setting: Setting, rate: float, requests: int) -> Forecast:

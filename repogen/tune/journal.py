@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from repogen.errors import RepogenError
-from repogen.tune.openfit import Level
+from repogen.tune.service import ClosedRun, Latencies
 from repogen.tune.setting import QueuePolicy, Setting
 from repogen.tune.trial import Goal, Measured, Trial
 
@@ -78,11 +78,11 @@ class Journal:
                 open_entry = None
         return open_entry
 
-    def runs(self, evidence: Evidence) -> dict[int, list[Level]]:
+    def runs(self, evidence: Evidence) -> dict[int, list[ClosedRun]]:
         """Return the calibration runs for this evidence by instance count; the latest of each count."""
-        found: dict[int, list[Level]] = {}
+        found: dict[int, list[ClosedRun]] = {}
         for entry in self._of(evidence, "calibration"):
-            found[entry["instances"]] = [level_from(row) for row in entry["levels"]]
+            found[entry["instances"]] = [closed_run_from(row) for row in entry["runs"]]
         return found
 
     def trials(self, evidence: Evidence, goal: Goal, arrivals: str) -> list[Trial]:
@@ -118,11 +118,10 @@ def _trial(told: Mapping[str, Any]) -> Trial:
     return Trial(setting=setting_from(told["setting"]), measured=Measured(**measured), **rest)
 
 
-def level_from(told: Mapping[str, Any]) -> Level:
+def closed_run_from(told: Mapping[str, Any]) -> ClosedRun:
     batches = tuple((int(size), int(count), float(seconds)) for size, count, seconds in told["batches"])
-    rows = {key: tuple(told[key]) for key in ("due", "latencies")}
-    rest = {key: told[key] for key in ("rate", "seconds", "full")}
-    return Level(setting=setting_from(told["setting"]), batches=batches, **rows, **rest)
+    latencies = Latencies(**told["latencies"])
+    return ClosedRun(setting_from(told["setting"]), told["clients"], told["seconds"], batches, latencies)
 
 
 def _pairs(rows: Sequence[Sequence[int]]) -> tuple[tuple[int, int], ...]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from pathlib import Path
@@ -17,8 +17,8 @@ from repogen.load.process import Generator
 from repogen.load.samples import Samples
 from repogen.load.spec import Spec
 from repogen.triton import Client, Statistics
-from repogen.tune.openfit import Level
 from repogen.tune.override import put, setting_of, with_setting
+from repogen.tune.service import ClosedRun, Latencies
 from repogen.tune.setting import Setting
 from repogen.tune.trial import Goal, Measured
 
@@ -30,14 +30,9 @@ if TYPE_CHECKING:
 _S = 1e-9
 _READY = 60.0
 _WARM_UP = 1.0
-_SLOW = 5.0  # requests a second, while nothing is known of the model
-_FIRST = 5  # requests that tell where the calibration begins
-_LIGHT = 0.3  # of the time the instances are taken at its first level
-_STEP = 1.6  # each level's rate is so many times the one before
-_MOST_LEVELS = 14
-_SETTLE = 0.4  # seconds after which a new rate counts
-_ENOUGH, _SHORT, _LONG = 600, 1.5, 4.0  # requests of a level, within these seconds
-_FULL = 0.9  # of the largest batch
+_SETTLE = 0.3  # seconds after which a new number of clients counts
+_LEVEL = 2.0  # seconds that a number of clients is measured
+_APART = 4  # each batch size of the calibration is so many times the one before
 _TAIL = 40  # requests that are expected beyond the percentile in a run
 _SHORTEST, _LONGEST = 6.0, 60.0
 _DEADLINE = 30.0
@@ -92,8 +87,8 @@ class Bench:
             generator.close()
         return folded(samples, self.goal)
 
-    def calibrate(self, setting: Setting) -> list[Level]:
-        """Load one instance count at a rate that rises until the server no longer follows: one open-loop run."""
+    def calibrate(self, setting: Setting) -> list[ClosedRun]:
+        """Load one instance count with more and more clients that wait; one run, a level for each number of them."""
         self.apply(setting)
         spec = Spec(
             url=self.client.url,
@@ -101,67 +96,46 @@ class Bench:
             folder=str(self.folder),
             name=f"calibration-{secrets.token_hex(4)}",
             payloads=str(self.payloads),
-            arrivals="poisson",
-            rate=_SLOW,
+            users=1,
+            warm_up=_WARM_UP,
             deadline=_DEADLINE,
-            seed=1,
         )
         generator = Generator(spec)
         try:
             generator.wait_ready(_READY)
-            windows = list(self._rising(generator, setting))
+            _wait(lambda: bool(generator.began or generator.ended), _READY)
+            windows = [self._level(generator, clients) for clients in levels(setting)]
             generator.say("stop")
             samples = generator.finish(_DEADLINE + _READY)
         finally:
             generator.close()
-        return [_level(setting, window, samples) for window in windows]
+        return [_closed_run(setting, window, samples) for window in windows]
 
-    def _rising(self, generator: Generator, setting: Setting) -> Iterator[_Window]:
-        rate = _LIGHT * setting.instances / _first_latency(generator)
-        for _ in range(_MOST_LEVELS):
-            generator.say(f"rate {rate:.6g}")
-            time.sleep(_SETTLE)
-            before, begin = self.client.statistics(self.model), time.perf_counter_ns()
-            time.sleep(min(max(_ENOUGH / rate, _SHORT), _LONG))
-            after, end = self.client.statistics(self.model), time.perf_counter_ns()
-            window = _Window(rate, begin, end, after - before)
-            yield window
-            if window.full(setting):
-                return
-            rate *= _STEP
+    def _level(self, generator: Generator, clients: int) -> _Window:
+        generator.say(f"users {clients}")
+        time.sleep(_SETTLE)
+        before, begin = self.client.statistics(self.model), time.perf_counter_ns()
+        time.sleep(_LEVEL)
+        after, end = self.client.statistics(self.model), time.perf_counter_ns()
+        return _Window(clients, begin, end, after - before)
 
 
 @dataclass(frozen=True)
 class _Window:
-    rate: float
+    clients: int
     begin: int  # of the clock that all processes share
     end: int
     statistics: Statistics
 
-    @property
-    def seconds(self) -> float:
-        return (self.end - self.begin) * _S
 
-    def full(self, setting: Setting) -> bool:
-        """Return whether batches were as large as they can be, or far fewer requests were answered than sent."""
-        served = self.statistics
-        if setting.max_batch > 1 and served.inferences >= _FULL * setting.max_batch * max(served.executions, 1):
-            return True
-        expected = self.rate * self.seconds
-        return served.requests < expected * 0.95 - 3 * expected**0.5
-
-
-def _first_latency(generator: Generator) -> float:
-    """Return the seconds that the quickest of a few first requests took."""
-    seen: list[float] = []
-
-    def answered() -> bool:
-        columns = generator.rows()
-        seen.extend(((columns[3] - columns[1]) * _S).tolist())
-        return len(seen) >= _FIRST or bool(generator.ended)
-
-    _wait(answered, _READY)
-    return max(min(seen, default=1.0), 1e-4)
+def levels(setting: Setting) -> list[int]:
+    """Return the numbers of clients of a calibration: one, then so many that each size always finds another ready."""
+    sizes = []
+    size = 1
+    while size < setting.max_batch:
+        sizes.append(size)
+        size *= _APART
+    return [1, *(2 * setting.instances * size for size in (*sizes, setting.max_batch))]
 
 
 def folded(samples: Samples, goal: Goal) -> Measured:
@@ -201,24 +175,16 @@ def save_payloads(path: Path, requests: Requests) -> Path:
     return path
 
 
-def _level(setting: Setting, window: _Window, samples: Samples) -> Level:
-    """Return one level: the server's executions between its two questions, and what the requests met."""
-    inside = (samples.intended >= window.begin) & (samples.intended < window.end) & (samples.status == 0)
-    due = samples.intended[inside]
-    rows = tuple(
-        (row.size, row.count, (row.compute_input_ns + row.compute_infer_ns + row.compute_output_ns) / row.count * _S)
-        for row in window.statistics.batches
-        if row.count
-    )
-    return Level(
-        setting=setting,
-        rate=window.rate,
-        seconds=window.seconds,
-        batches=rows,
-        due=tuple(round(second, 6) for second in ((due - window.begin) * _S).tolist()),
-        latencies=tuple(round(second, 6) for second in ((samples.done[inside] - due) * _S).tolist()),
-        full=window.full(setting),
-    )
+def _closed_run(setting: Setting, window: _Window, samples: Samples) -> ClosedRun:
+    """Return one level: the server's executions between its two questions, and its clients' latencies."""
+    import numpy as np
+
+    inside = (samples.sent >= window.begin) & (samples.done <= window.end) & (samples.status == 0)
+    taken = np.sort((samples.done - samples.sent)[inside]) * _S
+    rows = tuple((row.size, row.count, row.compute_infer_ns / row.count * _S) for row in window.statistics.batches)
+    p50, p90, p99 = (float(taken[min(int(part * len(taken)), len(taken) - 1)]) for part in (0.5, 0.9, 0.99))
+    seen = Latencies(float(taken.mean()), p50, p90, p99, float(taken[-1]))
+    return ClosedRun(setting, window.clients, (window.end - window.begin) * _S, rows, seen)
 
 
 def _wait(condition: Callable[[], bool], seconds: float) -> None:

@@ -28,7 +28,7 @@ def preferred_tables(setting: Setting) -> tuple[list[int], list[int]]:
 
 
 def run_prefetching(  # noqa: C901, PLR0912, PLR0915 - one loop over local variables: calls would halve its speed
-    times: Sequence[float], setting: Setting, cycle: Sequence[float], jitter: Sequence[float], wake: float = 0.0
+    times: Sequence[float], setting: Setting, cycle: Sequence[float], jitter: Sequence[float]
 ) -> tuple[list[int], list[float]]:
     """Return, for each execution in its order, the number of requests begun until then and when it ends."""
     arrivals = [*times, inf]
@@ -134,12 +134,7 @@ def run_prefetching(  # noqa: C901, PLR0912, PLR0915 - one loop over local varia
             start = head
             head += take
             if current == _NEW and take:
-                if idle and wake and (scheduled or not exceeded):  # it takes its batch once it is awake; what comes until then joins
-                    idle -= 1
-                    insort(busy, now + wake)
-                    scheduled.append(start)
-                    current = _SCHEDULED
-                elif idle:
+                if idle:
                     idle -= 1
                     finish = now + cycle[take] * draw()
                     ends.append(head)

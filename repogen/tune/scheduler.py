@@ -64,15 +64,11 @@ class Scheduler:
         cycles: Sequence[Sequence[float]],
         jitter: Sequence[float],
         next_request: Callable[[Request, float], Request | None] | None = None,
-        *,
-        wake: float = 0.0,
     ) -> None:
         self._setting = setting
         self._cycles = cycles
         self._draw = itertools.cycle(jitter).__next__
         self._next_request = next_request
-        self._wake = wake
-        self._wakings = itertools.count(1)
         self._delay = setting.delay * 1e-6
         self._levels: dict[int, _Level] = {}
         self._current = _Payload()
@@ -81,7 +77,7 @@ class Scheduler:
         self._scheduled: deque[_Payload] = deque()
         self._queued = 0  # samples that wait
         self._idle = setting.instances
-        self._busy: list[tuple[float, int, _Payload]] = []  # a waking instance has an empty payload
+        self._busy: list[tuple[float, int, _Payload]] = []
         self._timer = inf
         self._asleep = 0.0
         self._future: list[tuple[float, int, Request]] = []
@@ -155,16 +151,11 @@ class Scheduler:
     def _schedule(self, payload: _Payload, now: float) -> None:
         payload.state = _SCHEDULED
         self._scheduled.append(payload)
-        waited = self._delay and now >= payload.oldest + self._delay and len(self._scheduled) == 1
-        if self._wake and self._idle and not waited:
-            self._idle -= 1
-            heapq.heappush(self._busy, (now + self._wake, -next(self._wakings), _Payload()))
-        else:
-            self._pop(now)
+        self._pop(now)
 
     def _pop(self, now: float) -> None:
-        """Give the first scheduled payload to an instance that is idle and awake; old ones join it."""
-        if self._idle and self._scheduled:
+        """Give scheduled payloads to idle instances; old ones join the one in front of them."""
+        while self._idle and self._scheduled:
             payload = self._scheduled.popleft()
             payload.state = _TAKEN
             while self._delay and self._scheduled and not payload.closed:

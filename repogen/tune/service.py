@@ -77,7 +77,6 @@ class Service:
     per_batch: float
     spread: float = 0.0
     gap: tuple[tuple[float, float], ...] = ((0.0, 0.0), (1.0, 0.0))
-    wake: float = 0.0  # until an idle instance has taken its batch, which grows meanwhile
     scale: float = 1.0  # what confirmed trials corrected
 
     def cycles(self, max_batch: int) -> list[float]:
@@ -148,23 +147,21 @@ def calibrate(runs: Sequence[ClosedRun]) -> Service:
         raise RepogenError(
             "the calibration needs runs of one instance count: one with a single client, and busy ones without a delay"
         )
-    infer = pooled_times([row for run in runs for row in run.batches])
+    infer = _infer_times(runs)
     per_request, per_batch = _overheads([run for run in runs if run.busy])
     bare = Service(instances.pop(), infer, per_request, per_batch)
     service = replace(bare, gap=_gap(alone[0].latencies, bare.cycles(1)[1]))
     return replace(service, spread=_spread(service, runs))
 
 
-def pooled_times(rows: Sequence[tuple[int, int, float]], enough: int = _ENOUGH) -> tuple[tuple[int, float], ...]:
-    """Return the mean time of each batch size: none shorter than a smaller one's, rare sizes left out.
-
-    `rows`: (size, executions, mean seconds).
-    """
+def _infer_times(runs: Sequence[ClosedRun]) -> tuple[tuple[int, float], ...]:
+    """Return the mean time of each batch size: none shorter than a smaller one's, rare sizes left out."""
     totals: dict[int, tuple[int, float]] = {}
-    for size, count, seconds in rows:
-        before = totals.get(size, (0, 0.0))
-        totals[size] = before[0] + count, before[1] + count * seconds
-    enough = min(enough, max(count for count, _ in totals.values()))
+    for run in runs:
+        for size, count, seconds in run.batches:
+            before = totals.get(size, (0, 0.0))
+            totals[size] = before[0] + count, before[1] + count * seconds
+    enough = min(_ENOUGH, max(count for count, _ in totals.values()))
     blocks: list[tuple[float, float, list[int]]] = []  # (mean, weight, sizes), rising: pooled where they fall
     for size in sorted(totals):
         count, seconds = totals[size]
@@ -243,4 +240,4 @@ def _between(low: Service, high: Service, part: float, instances: int) -> Servic
     lows, highs = low.cycles(sizes[-1]), high.cycles(sizes[-1])
     gap = tuple((p, mix(a, b)) for (p, a), (_, b) in zip(low.gap, high.gap, strict=True))
     cycles = tuple((size, mix(lows[size], highs[size])) for size in sizes)
-    return Service(instances, cycles, 0.0, 0.0, mix(low.spread, high.spread), gap, mix(low.wake, high.wake))
+    return Service(instances, cycles, 0.0, 0.0, mix(low.spread, high.spread), gap)

@@ -17,10 +17,9 @@ from repogen.tune.arrivals import Arrivals
 from repogen.tune.forecast import Predictor
 from repogen.tune.journal import Evidence, Journal
 from repogen.tune.live import Bench, calibration_setting, save_payloads
-from repogen.tune.openfit import Level, fit
 from repogen.tune.override import borrowed, setting_of
 from repogen.tune.search import Answer, Budget, Question, conclude, search
-from repogen.tune.service import Calibration
+from repogen.tune.service import Calibration, ClosedRun, calibrate
 from repogen.tune.setting import Setting
 from repogen.tune.space import candidates, triton_default
 from repogen.tune.trial import Goal, Trial
@@ -108,7 +107,7 @@ def tune_dry(model: ServedModel, entry: TuneEntry, journal: Journal, evidence: E
         raise Refused(
             f"there is no saved calibration of {model.name}", where=str(journal.path), hint="run tune on a server once"
         )
-    calibration = Calibration({count: fit(levels) for count, levels in saved.items()})
+    calibration = Calibration({count: calibrate(runs) for count, runs in saved.items()})
     question = question_of(goal, current, calibration, entry)
     answer = conclude(question, journal.trials(evidence, goal, entry.arrivals))
     return Tuned(question, answer, evidence, entry.arrivals, len(saved), 0.0, machine(), date())
@@ -125,15 +124,15 @@ def _calibration(
     bench: Bench, current: Setting, entry: TuneEntry, journal: Journal, evidence: Evidence, say: Say
 ) -> tuple[Calibration, int]:
     """Return the services at both ends of the range of instances, and those of the references; run what is missing."""
-    saved: dict[int, list[Level]] = journal.runs(evidence)
+    saved: dict[int, list[ClosedRun]] = journal.runs(evidence)
     wanted = {*entry.limits, current.instances, 1}
     low, high = min(wanted), max(wanted)
     for count in (low, high):
         if count not in saved:
             say(f"calibrating {count} instance{'s' * (count > 1)}")
             saved[count] = bench.calibrate(calibration_setting(current, count))
-            journal.add("calibration", evidence=evidence, instances=count, levels=saved[count])
-    return Calibration({count: fit(levels) for count, levels in saved.items()}), len(saved)
+            journal.add("calibration", evidence=evidence, instances=count, runs=saved[count])
+    return Calibration({count: calibrate(runs) for count, runs in saved.items()}), len(saved)
 
 
 def _keep(trial: Trial, journal: Journal, evidence: Evidence, goal: Goal, arrivals: str, say: Say) -> None:

@@ -42,10 +42,14 @@ models:
     source: heavy.onnx
     max_batch_size: 4
     dynamic_batching: {}
+  hasty:
+    source: heavy.onnx
+    max_batch_size: 4
+    dynamic_batching: {queue_policy: {timeout: 1ms}}
   tight:
     source: heavy.onnx
     max_batch_size: 4
-    dynamic_batching: {queue_policy: {max_queue_size: 1}}
+    dynamic_batching: {queue_policy: {max_queue_size: 2}}
 """
 
 
@@ -72,7 +76,7 @@ def world(tmp_path_factory):
     (folder / "repogen.yaml").write_text(MANIFEST)
     manifest = load_manifest(folder / "repogen.yaml")
     models = models_of(manifest)
-    made = files(models, Settings(manifest, folder), Timing(scrape=1, start=3))
+    made = files(models, Settings(manifest, folder), Timing(scrape=1, soon=3, sustained=6, long=12, start=3))
     (folder / "stand-in").mkdir()
     for model in models:
         stand_in = embed(model, cpus=os.cpu_count() or 1)
@@ -84,13 +88,15 @@ def world(tmp_path_factory):
             stack.enter_context(asking(triton.grpc, model.name, {"x": X}, users=1, pause=0.1))
         places = {"triton:8002": triton.metrics, "triton:8000": triton.http}
         found = stack.enter_context(watching(made, places, folder / "monitoring"))
-        await_(lambda: not any(world_is_down(found)) and found.query("triton:batch_size"), 30, lambda: found.query("up"))
+        await_(
+            lambda: not any(world_is_down(found)) and found.query("triton:batch_size"), 30, lambda: found.query("up")
+        )
         yield World(made, triton, found)
 
 
 def world_is_down(found):
     up = found.query("up")
-    return [one["metric"] for one in up if float(one["value"][1]) == 0] if len(up) >= 7 else ["targets are missing"]
+    return [one["metric"] for one in up if float(one["value"][1]) == 0] if len(up) >= 8 else ["targets are missing"]
 
 
 def queries(world):
@@ -128,19 +134,21 @@ def test_every_metric_of_triton_that_is_named_exists(world):
 
 def test_readiness_is_each_models_own(world):
     ready = {one["metric"]["model"]: float(one["value"][1]) for one in world.watching.query("triton:ready")}
-    assert ready == {"calm": 1, "busy": 1, "tight": 1}
+    assert ready == {"calm": 1, "busy": 1, "hasty": 1, "tight": 1}
 
 
 def test_an_overload_fires_the_right_alerts_and_they_resolve(world):
-    wanted = {("TritonRejecting", "tight"), ("TritonQueueing", "busy")}
+    wanted = {("TritonRejecting", "hasty"), ("TritonQueueFull", "tight"), ("TritonQueueing", "busy")}
     assert not wanted & world.watching.firing()
     with (
-        asking(world.triton.grpc, "tight", {"x": X}, users=12),
+        asking(world.triton.grpc, "hasty", {"x": X}, users=8, pause=0.005),
+        asking(world.triton.grpc, "tight", {"x": X}, users=8, pause=0.005),
         asking(world.triton.grpc, "busy", {"x": X}, users=12),
     ):
         await_(lambda: wanted <= world.watching.firing(), 60, world.watching.firing)
         fired = world.watching.firing()
-    assert not {alert for alert, model in fired if model == "calm" and alert in ("TritonRejecting", "TritonFailing")}
+    turned_away = {model for alert, model in fired if alert in ("TritonRejecting", "TritonQueueFull")}
+    assert turned_away == {"hasty", "tight"}
     await_(lambda: not wanted & world.watching.firing(), 40, world.watching.firing)
 
 

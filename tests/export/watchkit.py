@@ -11,7 +11,7 @@ import urllib.error
 import urllib.parse
 import urllib.request
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,7 +21,9 @@ from tests.export.kit import stop
 
 PROGRAMS = ("prometheus", "promtool", "prometheus-alertmanager", "amtool", "prometheus-node-exporter")
 MISSING = [name for name in PROGRAMS if shutil.which(name) is None]
-WHY = f"{', '.join(MISSING)} not installed (apt-get install prometheus prometheus-alertmanager)"
+WHY = (
+    f"{', '.join(MISSING)} not installed (apt-get install prometheus prometheus-alertmanager prometheus-node-exporter)"
+)
 needs_tools = pytest.mark.skipif(bool(MISSING), reason=WHY)
 
 
@@ -126,10 +128,8 @@ def asking(url: str, model: str, request: Mapping, *, users: int, pause: float =
     def ask() -> None:
         with Client(url) as client:
             while not over.is_set():
-                try:
+                with suppress(ServerError):  # rejected: that is what an overload is
                     client.infer(model, request)
-                except ServerError:  # rejected: that is what an overload is
-                    pass
                 over.wait(pause)
 
     threads = [threading.Thread(target=ask) for _ in range(users)]

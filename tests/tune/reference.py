@@ -4,8 +4,7 @@ import heapq
 
 
 class World:
-    def __init__(self, setting, rows, cycles, jitter, wake=0.0):
-        self.wake = wake
+    def __init__(self, setting, rows, cycles, jitter):
         self.setting, self.cycles, self.jitter = setting, cycles, jitter
         self.delay = setting.delay * 1e-6
         self.preferred = set(setting.preferred) or {setting.max_batch}
@@ -70,7 +69,7 @@ class World:
         return self.waiting_instances > 0
 
     def feed(self):
-        if self.ready and self.waiting_instances:
+        while self.ready and self.waiting_instances:
             payload = self.ready.pop(0)
             payload["state"] = "taken"
             rows = payload["rows"]
@@ -116,13 +115,7 @@ class World:
             if chosen and self.current["state"] == "new":
                 self.current["state"] = "scheduled"
                 self.ready.append(self.current)
-                oldest = min(r["time"] for r in self.current["rows"])
-                waited = self.delay and self.now >= oldest + self.delay and len(self.ready) == 1
-                if self.wake and self.waiting_instances and not waited:
-                    self.waiting_instances -= 1
-                    self.at(self.now + self.wake, 0, "done", None)
-                else:
-                    self.feed()
+                self.feed()
 
     def offered(self):
         """Rows in the order in which they are served: by level, the expired ones last."""

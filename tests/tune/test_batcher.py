@@ -41,15 +41,15 @@ def random_case(seed, *, plain):
             priorities = [rng.randint(1, 2) for _ in times]
     cycles = [[0.0, *(rng.uniform(1, 8) * MS + b * rng.uniform(0, 1) * MS for b in range(max_batch))] for _ in "ab"]
     jitter = [rng.uniform(0.8, 1.3) for _ in range(7)]
-    return setting, Workload(times, sizes, shapes, priorities), cycles, jitter, rng.choice([0.0, 0.0002, 0.003])
+    return setting, Workload(times, sizes, shapes, priorities), cycles, jitter
 
 
-def by_reference(setting, workload, cycles, jitter, wake):
+def by_reference(setting, workload, cycles, jitter):
     rows = [
         {"number": r.number, "time": r.time, "size": r.size, "shape": r.shape, "priority": r.priority}
         for r in workload.requests()
     ]
-    world = World(setting, rows, cycles, jitter, wake).run()
+    world = World(setting, rows, cycles, jitter).run()
     latencies = np.full(len(rows), np.nan)
     for finish, numbers in world.executed:
         for number in numbers:
@@ -83,8 +83,8 @@ def test_the_random_cases_reach_what_they_are_for():
 @settings(max_examples=100, deadline=None)
 @given(st.integers(1000, 10**9), st.booleans())
 def test_every_request_is_answered_once_and_no_batch_is_too_large(seed, plain):
-    setting, workload, cycles, jitter, wake = random_case(seed, plain=plain)
-    outcome = simulate(setting, workload, cycles, jitter, wake)
+    setting, workload, cycles, jitter = random_case(seed, plain=plain)
+    outcome = simulate(setting, workload, cycles, jitter)
     sizes = np.array(workload.sizes or [1] * len(workload.times))
     answered = outcome.execution_of >= 0
     assert np.isnan(outcome.latencies).tolist() == (~answered).tolist()
@@ -97,17 +97,17 @@ def test_every_request_is_answered_once_and_no_batch_is_too_large(seed, plain):
 @settings(max_examples=60, deadline=None)
 @given(st.integers(1000, 10**9))
 def test_first_come_first_served_without_priorities(seed):
-    setting, workload, cycles, jitter, wake = random_case(seed, plain=True)
-    outcome = simulate(setting, workload, cycles, jitter, wake)
+    setting, workload, cycles, jitter = random_case(seed, plain=True)
+    outcome = simulate(setting, workload, cycles, jitter)
     assert (np.diff(outcome.execution_of) >= 0).all()
 
 
 @settings(max_examples=60, deadline=None)
 @given(st.integers(1000, 10**9))
 def test_ordered_answers_come_in_order_and_never_earlier(seed):
-    setting, workload, cycles, jitter, wake = random_case(seed, plain=True)
-    free = simulate(setting, workload, cycles, jitter, wake)
-    held = simulate(replace(setting, preserve_ordering=True), workload, cycles, jitter, wake)
+    setting, workload, cycles, jitter = random_case(seed, plain=True)
+    free = simulate(setting, workload, cycles, jitter)
+    held = simulate(replace(setting, preserve_ordering=True), workload, cycles, jitter)
     times = np.array(workload.times)
     assert (np.diff(held.latencies + times) > -1e-12).all()
     assert (held.latencies >= free.latencies).all()
