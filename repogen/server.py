@@ -24,7 +24,8 @@ from repogen.runtime import Runtime, find_runtime
 _HOST = "127.0.0.1"
 _ATTEMPTS = 3  # another process may take a free port before the server does
 _PAUSE = 0.05
-_SETTLE = 2.0  # when one model has failed, the others have this long to tell their reasons too
+_SETTLE = 2.0  # when one model has failed, the others have this long to tell their reasons too,
+_PATIENCE = 20.0  # and those that are loading this long
 
 
 @dataclass(frozen=True)
@@ -249,7 +250,7 @@ def _stop(process: subprocess.Popen[bytes] | None, scratch: Path, server_id: str
 
 
 def _wait_ready(server: Embedded, models: Sequence[str] | None, deadline: float) -> None:
-    give_up = deadline
+    give_up, failed = deadline, 0.0
     while True:
         log = server.log_text()
         if server.poll() is not None:
@@ -257,7 +258,8 @@ def _wait_ready(server: Embedded, models: Sequence[str] | None, deadline: float)
                 raise _PortTaken
             raise ServerError(_sentence(server, "did not start"), hint=f"the whole log is {server.log}")
         if triton_log.failed(log):
-            give_up = min(give_up, time.monotonic() + _SETTLE)
+            failed = failed or time.monotonic()
+            give_up = min(deadline, failed + (_PATIENCE if triton_log.loading(log) else _SETTLE))
         elif _is_ready(server, models):
             return
         if time.monotonic() > give_up:
