@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from repogen import pbtxt
-from repogen.errors import Refused, ServerError
+from repogen.errors import Refused, RepogenError, ServerError
 from repogen.files import remove, sync_folder, text_of
 from repogen.first_request import answers_once, await_unloaded, timed
 from repogen.generations import state_folder
@@ -96,15 +96,23 @@ def _published(shadow: ServedModel, config: str, root: Path, live: Servers) -> I
         raise Refused("is a model of its own", where=str(target), hint="a shadow needs that name: rename the model")
     waiting = staging(state_folder(root))
     try:
-        waiting.mkdir(parents=True, exist_ok=True)
-        write_model(shadow, config, waiting / shadow.name)
-        (waiting / shadow.name).rename(target)
-        sync_folder(root)
+        _put(shadow, config, waiting, target)
         yield
     finally:
         if target.exists():
             _take_out(target, live)
         remove(waiting)
+
+
+def _put(shadow: ServedModel, config: str, waiting: Path, target: Path) -> None:
+    try:
+        waiting.mkdir(parents=True, exist_ok=True)
+        write_model(shadow, config, waiting / shadow.name)
+        (waiting / shadow.name).rename(target)
+        sync_folder(target.parent)
+    except OSError as error:
+        hint = "it needs as much room as the model itself"
+        raise RepogenError(f"the shadow cannot be written: {error.strerror}", where=str(target), hint=hint) from error
 
 
 def _take_out(target: Path, live: Servers) -> None:

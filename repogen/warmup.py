@@ -1,30 +1,57 @@
-"""Warm-up requests for a model: one for each size that Triton batches to, with concrete shapes. Pure."""
+"""Warm-up requests for a model: one for each size that Triton batches to, in each profile. Pure."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from repogen.model import ExtraFile, InputHint, ServedModel, ServedTensor
+from repogen.model import ExtraFile, InputHint, Instances, Profile, ServedModel, ServedTensor
 
 _FOLDER = "warmup"  # where Triton looks for a model's input_data_file
 
 
 def warmed(model: ServedModel) -> ServedModel:
-    """Return `model` with `model_warmup` for batch 1, each preferred size, the maximum, and a plan's profiles.
+    """Return `model` with `model_warmup`: batch 1, each preferred size and the maximum, in each of a plan's profiles.
 
     Inputs of which values are known (given, or found in the graph) get a file of such values, since zeros or
     noise could be refused by the model itself, which fails the load; the others are zero.
     """
-    inputs, files = _inputs(model, {}, "input")
-    samples = [{"name": f"batch {size}", "batch_size": size, "inputs": inputs} for size in _sizes(model)]
-    for number, profile in enumerate(model.build.profiles if model.build else ()):
-        if model.build and len(model.build.profiles) > 1:
-            best = {name: span[1] for name, span in profile.shapes.items()}
-            inputs, more = _inputs(model, best, f"profile_{number}")
-            size = min((shape[0] for shape in best.values()), default=1) if model.max_batch_size else 1
-            samples.append({"name": f"profile {number}", "batch_size": size, "inputs": inputs})
-            files += more
+    if model.build and len(model.build.profiles) > 1:
+        samples, files = _in_profiles(model, model.build.profiles)
+    else:
+        inputs, files = _inputs(model, {}, "input")
+        samples = [{"name": f"batch {size}", "batch_size": size, "inputs": inputs} for size in _sizes(model)]
     return replace(model, config={"model_warmup": samples, **model.config}, extra_files=(*model.extra_files, *files))
+
+
+def _in_profiles(model: ServedModel, profiles: Sequence[Profile]) -> tuple[list[dict[str, Any]], list[ExtraFile]]:
+    """Return samples of every size that a profile takes, for those that all instances have.
+
+    Triton runs each sample on each instance, and one that fits none of an instance's profiles fails the load.
+    """
+    samples: list[dict[str, Any]] = []
+    files: list[ExtraFile] = []
+    for number in sorted(_common(model.instances, len(profiles))):
+        shapes = profiles[number].shapes
+        inputs, more = _inputs(model, {name: span[1] for name, span in shapes.items()}, f"profile_{number}")
+        files += more
+        if not model.max_batch_size:
+            samples.append({"name": f"profile {number}", "batch_size": 1, "inputs": inputs})
+            continue
+        low, best, high = (
+            pick(span[index][0] for span in shapes.values()) for index, pick in enumerate((max, min, min))
+        )
+        sizes = sorted({best, *(size for size in _sizes(model) if low <= size <= high)})
+        samples += [{"name": f"profile {number} batch {n}", "batch_size": n, "inputs": inputs} for n in sizes]
+    return samples, files
+
+
+def _common(groups: Sequence[Instances], count: int) -> set[int]:
+    """Return the numbers of the profiles that every instance group runs."""
+    common = set(range(count))
+    for group in groups:
+        if named := group.more.get("profile"):
+            common &= {int(number) for number in named}
+    return common
 
 
 def _sizes(model: ServedModel) -> list[int]:

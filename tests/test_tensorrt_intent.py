@@ -83,15 +83,25 @@ def test_a_manifest_may_name_a_tensorrt_that_is_not_its_releases(tmp_path):
     assert model.inputs[0].dtype == "TYPE_INT32"
 
 
-def test_each_profile_is_warmed_up_at_its_best_size(tmp_path):
+def test_each_profile_is_warmed_up_at_its_best_size_and_at_those_that_are_batched_to(tmp_path):
     model = decided(
         tmp_path, "warmup: auto", "profiles:", "  - {batch: {min: 1, opt: 1, max: 1}}",
         "  - {batch: {min: 1, opt: 6, max: 8}, shapes: {T: {min: 1, opt: 100, max: 128}}}",
     )  # fmt: skip
     warmed = pbtxt.parse(render(model)).model_warmup
     assert [(sample.batch_size, list(sample.inputs["ids"].dims)) for sample in warmed] == [
-        (1, [16]), (8, [16]), (1, [16]), (6, [100]),
+        (1, [16]), (1, [100]), (6, [100]), (8, [100]),
     ]  # fmt: skip
+
+
+def test_a_profile_that_an_instance_does_not_have_is_not_warmed_up(tmp_path):
+    """Triton runs every sample on every instance, and one that fits none of its profiles fails the load."""
+    model = decided(
+        tmp_path, "warmup: auto", "profiles:", "  - {batch: {min: 1, opt: 1, max: 1}}",
+        "  - {batch: {min: 4, opt: 6, max: 8}}", "instances: [{kind: gpu}, {kind: gpu, profile: [1]}]",
+    )  # fmt: skip
+    warmed = pbtxt.parse(render(model)).model_warmup
+    assert [sample.batch_size for sample in warmed] == [6, 8]
 
 
 def test_a_models_own_gpu_wins(tmp_path):

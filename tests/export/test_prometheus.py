@@ -23,7 +23,7 @@ from repogen.triton import Client
 from tests.export.watchkit import Watching, asking, await_, get, needs_tools, watching
 from tests.serverkit import needs_server, onnx_file
 
-pytestmark = [*needs_server, needs_tools, pytest.mark.xdist_group("prometheus")]
+pytestmark = [*needs_server, needs_tools, pytest.mark.slow, pytest.mark.xdist_group("prometheus")]
 
 WIDTH = 512
 X = np.zeros((1, WIDTH), "f4")
