@@ -3,13 +3,11 @@
 import hashlib
 import re
 from collections.abc import Mapping, Sequence
-from importlib import import_module
-from importlib.util import find_spec
 from typing import Any
 
 from repogen.build_key import build_key
 from repogen.errors import ManifestError
-from repogen.export import probes
+from repogen.export import monitoring, probes
 from repogen.export.cluster_manifest import REPOSITORY, cluster_manifest, local_folders
 from repogen.export.flags import KEY_NAME, locust_master, locust_worker, triton_flags
 from repogen.export.settings import Settings
@@ -109,19 +107,16 @@ def _nightly(models: Sequence[ServedModel], settings: Settings, values: Mapping[
 
 def _monitoring(models: Sequence[ServedModel], settings: Settings, values: Mapping[str, Any]) -> dict[str, str]:
     target = settings.deploy.queue_target
-    rules = _rules(models, settings)
-    watched = {"rules": rules, "models": [model.name for model in models]}
+    watched = {"models": [model.name for model in models]}
     given = {**values, **watched, "target": duration_text(target), "quantity": f"{target}u"}
     names = ("kustomization", "service-monitor", "scaling", "prometheus-adapter")
     made = {f"monitoring/{name}.yaml": _text(f"monitoring/{name}.yaml", settings, given) for name in names}
-    return made | ({"monitoring/prometheus-rule.yaml": rules} if rules else {})
+    return made | {"monitoring/prometheus-rule.yaml": _rules(models, settings)}
 
 
 def _rules(models: Sequence[ServedModel], settings: Settings) -> str:
     """Return the rules of `repogen export monitoring` as prometheus-operator wants them."""
-    if find_spec("repogen.export.monitoring") is None:
-        return ""
-    made: Mapping[str, str] = import_module("repogen.export.monitoring").files(models, settings)
+    made = monitoring.files(models, settings)
     return _RULE + re.sub(r"(?m)^(?=.)", "  ", made["prometheus/rules.yml"])
 
 

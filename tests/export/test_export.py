@@ -1,13 +1,10 @@
 """`repogen export` for people and for programs."""
 
 import json
-from importlib.util import find_spec
 
 import pytest
 
 from tests.conftest import tree
-
-MONITORING = find_spec("repogen.export.monitoring") is not None
 
 
 @pytest.fixture
@@ -21,7 +18,7 @@ def cluster(project):
 
 @pytest.mark.parametrize(
     "what",
-    ["compose", "k8s", pytest.param("monitoring", marks=pytest.mark.skipif(not MONITORING, reason="not there"))],
+    ["compose", "k8s", "monitoring"],
 )
 def test_written_then_unchanged_then_rewritten(cluster, what, invoke, tmp_path):
     arguments = ["export", what, "-f", cluster / "repogen.yaml", "-o", tmp_path / "out"]

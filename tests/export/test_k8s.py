@@ -3,7 +3,6 @@
 import json
 import shutil
 import subprocess
-from importlib.util import find_spec
 
 import pytest
 import yaml
@@ -15,7 +14,6 @@ from repogen.manifest import load_manifest
 from tests.export.kit import exported
 from tests.serverkit import onnx_file
 
-needs_rules = pytest.mark.skipif(find_spec("repogen.export.monitoring") is None, reason="no rules to wrap")
 SECRET = "do-not-print-me"
 CRDS = {"ServiceMonitor", "PrometheusRule"}
 PLAIN = {"Kustomization", None}
@@ -96,7 +94,6 @@ def pods(made):
     return [pod(it) for it in documents if it.get("kind") in ("Deployment", "Job", "CronJob")]
 
 
-@needs_rules
 def test_everything_is_there(made):
     kinds = {name: document.get("kind") for name, document in parsed(made).items()}
     assert {name: kind for name, kind in kinds.items() if kind} == KINDS
@@ -317,7 +314,6 @@ def test_scaling_and_what_it_asks(made):
     assert rule["name"]["as"] == metric["pods"]["metric"]["name"]
 
 
-@needs_rules
 def test_the_rules_are_those_of_the_monitoring(cluster, made):
     rules = yaml.safe_load(exported("monitoring", cluster)["prometheus/rules.yml"])
     assert parsed(made)["monitoring/prometheus-rule.yaml"]["spec"] == rules
