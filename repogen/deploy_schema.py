@@ -15,8 +15,8 @@ Cron = Annotated[str, StringConstraints(pattern=r"^[-0-9*/,]+( [-0-9A-Za-z*/,]+)
 class ReplicasEntry(Strict):
     """How many servers there are: between these two, by the time that requests wait."""
 
-    min: PositiveInt = 2
-    max: PositiveInt = 4
+    min: PositiveInt = Field(2, description="servers at the least")
+    max: PositiveInt = Field(4, description="servers at the most")
 
     @model_validator(mode="after")
     def _ordered(self) -> "ReplicasEntry":
@@ -35,7 +35,7 @@ class DeployEntry(Strict):
     builder_image: Image | None = Field(None, description="that builds plans, as docker/builder.Dockerfile makes it")
     gpus: NonNegativeInt | None = Field(None, description="GPUs of one server; by default what the instances need")
     gpu_product: str | None = Field(None, description="node label nvidia.com/gpu.product of the GPUs that serve")
-    replicas: ReplicasEntry = ReplicasEntry()
+    replicas: ReplicasEntry = Field(ReplicasEntry(), description="how many servers", examples=[{"min": 2, "max": 8}])
     cpus: PositiveInt = Field(4, description="cores of one server")
     memory: Size = Field(8 * 2**30, description="of one server, shared memory included")
     shm: Size = Field(2**30, description="shared memory, through which the Python backend passes tensors")
@@ -46,4 +46,4 @@ class DeployEntry(Strict):
     sources_claim: Label | None = Field(None, description="a PersistentVolumeClaim with the manifest's local files")
     secret: Label | None = Field(None, description="a Secret whose keys become the environment of S3's clients")
     schedule: Cron = Field("17 3 * * *", description="when the sources are looked through for new versions")
-    pull_policy: Literal["Always", "IfNotPresent"] = "IfNotPresent"
+    pull_policy: Literal["Always", "IfNotPresent"] = Field("IfNotPresent", description="of the images, in Kubernetes")

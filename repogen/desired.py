@@ -2,15 +2,17 @@
 
 import hashlib
 import re
-import time
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
+from repogen import llm
 from repogen.child import MEMORY
 from repogen.class_labels import with_labels
+from repogen.ensembles import decide_ensemble, in_order, with_members
 from repogen.errors import ManifestError, ModelError
 from repogen.files import model_file
 from repogen.intent import DEFAULT_MAX_BATCH, decide_onnx, decide_python
@@ -21,13 +23,14 @@ from repogen.newer_fields import refuse_newer_fields
 from repogen.onnx_graph import read_graph, refuse_what_is_not_onnx, with_weights
 from repogen.plan_models import as_plan
 from repogen.proof import prove
+from repogen.python_steps import check_written, code_notes, python_files
 from repogen.releases import RELEASES, Release
 from repogen.sample_file import sample_hints
 from repogen.servable import advice, refuse_newer_than, refuse_unservable
 from repogen.warmup import warmed
 
 Progress = Callable[[str], None]
-_SLOW = 0.02  # seconds: such a model was read or run, and not remembered
+_SLOW = 0.02  # seconds: a model that takes longer is read or run anew, and the next one need not wait for it
 
 
 def desired_models(
@@ -43,26 +46,50 @@ def desired_models(
 def models_of(
     manifest: Manifest, *, jobs: int = 2, progress: Progress = lambda _: None, memory: int = MEMORY
 ) -> tuple[ServedModel, ...]:
-    """Return what a manifest wants served, in its order, `jobs` models at a time."""
+    """Return what a manifest wants served, in its order, `jobs` models at a time; ensembles of those found first."""
+    llm.refuse_crowded(manifest)
+    pipelines = in_order(manifest)
+    if not pipelines:
+        return _models_of(manifest, list(manifest.models), jobs, progress, memory)
+    plain = [name for name in manifest.models if name not in pipelines]
+    found = {model.name: model for model in _models_of(manifest, plain, jobs, progress, memory)}
+    for name in pipelines:
+        progress(name)
+        found[name] = _ensemble(manifest, name, found)
+    return tuple(found[name] for name in manifest.models)
+
+
+def _models_of(
+    manifest: Manifest, names: Sequence[str], jobs: int, progress: Progress, memory: int
+) -> tuple[ServedModel, ...]:
     one = partial(_one, manifest, progress, memory)
-    found, left = [], list(manifest.models)
-    slow = False
-    while left and not slow:  # threads only get in each other's way as long as all is remembered
-        begun = time.monotonic()
-        found.append(one(left.pop(0)))
-        slow = time.monotonic() - begun > _SLOW
+    found: list[ServedModel] = []
+    begun: deque[Future[ServedModel]] = deque()
     with ThreadPoolExecutor(max_workers=jobs) as pool:
-        return (*found, *pool.map(one, left))
+        try:
+            for name in names:
+                begun.append(pool.submit(one, name))
+                wait([begun[-1]], timeout=_SLOW)  # while all is remembered, threads only get in each other's way
+                while begun and begun[0].done():
+                    found.append(begun.popleft().result())
+            return (*found, *(future.result() for future in begun))
+        finally:
+            pool.shutdown(cancel_futures=True)
 
 
 def chosen(
-    path: Path, only: Sequence[str], *, jobs: int = 2, progress: Progress = lambda _: None
+    path: Path, only: Sequence[str], *, jobs: int = 2, progress: Progress = lambda _: None, members: bool = False
 ) -> tuple[Path, tuple[ServedModel, ...]]:
-    """Return the repository of the manifest at `path`, and those of its models that `only` names (none: all)."""
+    """Return the repository of the manifest at `path`, and those of its models that `only` names (none: all).
+
+    `members`: with what the ensembles among them call.
+    """
     manifest = load_manifest(path)
     refuse_unknown(manifest, only)
-    wanted = {name: entry for name, entry in manifest.models.items() if name in only or not only}
-    return manifest.repository, models_of(replace(manifest, models=wanted), jobs=jobs, progress=progress)
+    wanted = with_members(manifest, only or tuple(manifest.models))
+    narrowed = replace(manifest, models={name: manifest.models[name] for name in wanted})
+    found = models_of(narrowed, jobs=jobs, progress=progress)
+    return manifest.repository, tuple(model for model in found if members or not only or model.name in only)
 
 
 def refuse_unknown(manifest: Manifest, only: Sequence[str]) -> None:
@@ -109,16 +136,29 @@ def read_and_prove(
     return graph, proof, files
 
 
+def _ensemble(manifest: Manifest, name: str, members: Mapping[str, ServedModel]) -> ServedModel:
+    where = partial(_where, manifest, name)
+
+    def declared(member: str, part: str, tensor: str) -> str:
+        written = bool(getattr(manifest.models[member], part))
+        return manifest.where("models", member, *((part, tensor) if written else ("source",)))
+
+    model = decide_ensemble(name, manifest.models[name], members, where, declared)
+    return _finished(model, manifest, where)
+
+
 def _one(manifest: Manifest, progress: Progress, memory: int, name: str) -> ServedModel:
     entry = manifest.models[name]
     where = partial(_where, manifest, name)
+    if entry.backend in llm.BACKENDS:
+        return _finished(llm.decide_llm(name, entry, manifest.source.path.parent, where), manifest, where)
     path = manifest.model_path(name)
     release = RELEASES[manifest.triton]
     newer = partial(refuse_newer_than, release, where=manifest.where("triton"))
     progress(name)
     try:
         if (entry.backend or _backend_of(path)) == "python":
-            return _finished(decide_python(name, entry, _python_files(path, entry, where), where), manifest, where)
+            return _finished(_python(name, path, manifest, where), manifest, where)
         samples = None if entry.samples is None else manifest.source.path.parent / entry.samples
         check = newer if entry.backend != "tensorrt" else lambda _: None
         graph, proof, files = read_and_prove(path, entry, samples=samples, where=where, check=check, memory=memory)
@@ -161,13 +201,12 @@ def _backend_of(path: Path) -> str:
     return "python" if path.suffix == ".py" else "onnxruntime"
 
 
-def _python_files(path: Path, entry: ModelEntry, where: Callable[..., str]) -> tuple[ModelFile, ...]:
-    if not path.is_file():
-        hint = "name the model.py that Triton's Python backend is to run"
-        raise ModelError("there is no such file", where=str(path), hint=hint)
-    file = model_file("model.py", path)
-    _check_sha256(entry, file, where)
-    return (file,)
+def _python(name: str, path: Path, manifest: Manifest, where: Callable[..., str]) -> ServedModel:
+    entry = manifest.models[name]
+    check_written(entry.requirements, where)
+    files = python_files(path, entry, manifest.source.path.parent, pinned=manifest.pinned_code, where=where)
+    model = decide_python(name, entry, files, where)
+    return replace(model, notes=(*model.notes, *code_notes(files, entry)))
 
 
 def _check_sha256(entry: ModelEntry, file: ModelFile, where: Callable[..., str]) -> None:

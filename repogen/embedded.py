@@ -7,6 +7,7 @@ from importlib import metadata
 from pathlib import Path
 
 from repogen.assets import TEMPLATES
+from repogen.errors import ServerError
 from repogen.gpu import gpus
 from repogen.model import Instances, ModelFile, ServedModel
 from repogen.plan_header import read_header
@@ -23,6 +24,11 @@ def embed(model: ServedModel, *, cpus: int) -> ServedModel:
     """
     if model.backend == "tensorrt":
         return _plan(model) if runs_here(model) else _graph(_unplanned(model), cpus)
+    if model.backend in ("vllm", "tensorrtllm"):
+        hint = "leave it out: --model names the others; `serve --docker` runs the release that has it"
+        raise ServerError(f"{model.name}: the embedded server has no {model.backend} backend", hint=hint)
+    if model.backend == "ensemble":
+        return model  # Triton's ensemble scheduler is part of the server itself
     if model.backend == "python":
         return replace(model, instances=_on_cpu(model))
     return _graph(model, cpus)

@@ -1,5 +1,6 @@
 """Decide what is served: a manifest entry and what is known of its model, to one ServedModel. Pure."""
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -59,6 +60,9 @@ def decide_python(name: str, entry: ModelEntry, files: Sequence[ModelFile], wher
                     "a python model's tensor needs dtype and dims", where=where(part, tensor), hint=hint
                 )
     max_batch = entry.max_batch_size or 0
+    if entry.requirements:
+        needs = {"repogen_requirements": json.dumps(entry.requirements)}
+        entry = entry.model_copy(update={"parameters": {**entry.parameters, **needs}})
     return _served(
         name,
         entry,

@@ -24,6 +24,7 @@ from pydantic import (
 from repogen.cache import cache_folder
 from repogen.deploy_schema import DeployEntry
 from repogen.errors import ManifestError
+from repogen.pipeline_schema import FileEntry, LlmEntry, StepEntry, fits, unfit
 from repogen.precision_schema import AccuracyEntry, CalibrationEntry, Precision, PrecisionEntry
 from repogen.releases import RELEASES
 from repogen.settings_schema import (
@@ -72,9 +73,9 @@ _PLAIN = {  # pydantic's error types in words for people who do not know pydanti
 class ShapeEntry(Strict):
     """The sizes of one free axis."""
 
-    min: PositiveInt
-    opt: PositiveInt
-    max: PositiveInt
+    min: PositiveInt = Field(description="the smallest that must work")
+    opt: PositiveInt = Field(description="the usual one")
+    max: PositiveInt = Field(description="the largest that must work")
 
     @model_validator(mode="after")
     def _ordered(self) -> "ShapeEntry":
@@ -86,8 +87,8 @@ class ShapeEntry(Strict):
 class TensorEntry(Strict):
     """What is said of one tensor: required for a Python model, checked against the graph for an ONNX one."""
 
-    dtype: TritonType | None = None
-    dims: tuple[int, ...] | None = None
+    dtype: TritonType | None = Field(None, description="Triton's name of the type: FP32, INT64, STRING, …")
+    dims: tuple[int, ...] | None = Field(None, description="without the batch axis; -1: any size", examples=[[3, -1]])
     values: tuple[int | float | bool | str, ...] = Field((), description="values to choose from in test requests")
     range: tuple[float, float] | None = Field(None, description="[low, high) of values in test requests")
     labels: str | None = Field(None, description="outputs: a text file with the name of each class, one a line")
@@ -97,37 +98,78 @@ class ModelSettings(BuildEntry):
     """What `defaults` and every model may say."""
 
     gpu: Capability | None = Field(None, description="compute capability of the GPUs that serve it")
-    backend: Literal["onnxruntime", "python", "tensorrt", "ensemble"] | None = None
-    max_batch_size: NonNegativeInt | None = Field(None, description="0: requests are never merged")
-    dynamic_batching: DynamicBatchingEntry | bool | None = None
-    sequence_batching: SequenceBatchingEntry | None = None
-    instances: Annotated[tuple[InstancesEntry, ...], Field(min_length=1)] | None = None
-    shapes: dict[str, ShapeEntry] = Field({}, description="by the axis's symbol, or tensor.axis")
-    config: dict[str, Any] = Field({}, description="any other ModelConfig field, merged as protobuf")
-    parameters: dict[str, str] = Field({})
+    backend: Literal["onnxruntime", "python", "tensorrt", "ensemble", "vllm", "tensorrtllm"] | None = Field(
+        None, description="what runs it; by default onnxruntime, or python for a .py file"
+    )
+    max_batch_size: NonNegativeInt | None = Field(
+        None, description="0: requests are never merged; by default 8 where batching was proved, else 0"
+    )
+    dynamic_batching: DynamicBatchingEntry | bool | None = Field(
+        None,
+        description="merging of requests; by default without delay where max_batch_size is above 1; false: none",
+        examples=[{"max_queue_delay": "2ms"}],
+    )
+    sequence_batching: SequenceBatchingEntry | None = Field(None, description="of models with a state")
+    instances: Annotated[tuple[InstancesEntry, ...], Field(min_length=1)] | None = Field(
+        None,
+        description="executions side by side; by default one on each GPU, for python one on the CPU",
+        examples=[[{"kind": "gpu", "count": 2}]],
+    )
+    shapes: dict[str, ShapeEntry] = Field(
+        {}, description="by the axis's symbol, or tensor.axis", examples=[{"W": {"min": 32, "opt": 320, "max": 1600}}]
+    )
+    config: dict[str, Any] = Field(
+        {},
+        description="any other ModelConfig field, merged as protobuf",
+        examples=[{"model_operations": {"op_library_filename": ["ops.so"]}}],
+    )
+    parameters: dict[str, str] = Field({}, description="what the backend gets as parameters, by name")
     warmup: Literal["auto"] | None = Field(None, description="auto: one sample for each size that is batched to")
     response_cache: bool = Field(False, description="needs a server with a cache")
     decoupled: bool = Field(False, description="a request may have any number of answers")
-    optimization: OptimizationEntry | None = None
-    versions: VersionsEntry | None = Field(None, description="which versions are served; by default the latest")
+    optimization: OptimizationEntry | None = Field(
+        None, description="how the backend runs it", examples=[{"cuda_graphs": True}]
+    )
+    versions: VersionsEntry | None = Field(
+        None, description="which versions are served; by default the latest", examples=[{"latest": 2}]
+    )
     metrics: tuple[MetricEntry, ...] = Field((), description="buckets of Triton's histograms")
 
 
 class ModelEntry(ModelSettings):
     """One model."""
 
-    source: str = Field(description="an ONNX file, or a model.py for the python backend: a path or a URL (s3://…)")
+    source: str = Field(
+        "",
+        description="an ONNX file, or a model.py for the python backend: a path or a URL (s3://…); ensembles have none",
+    )
     sha256: Sha256 | None = Field(None, description="enforced when given")
-    version: Annotated[int, Field(ge=1, lt=10**18, strict=True)] = 1
+    steps: tuple[StepEntry, ...] = Field((), description="of an ensemble, in any order: tensors decide which runs when")
+    files: tuple[FileEntry, ...] = Field((), description="of a python model: what lies beside its code")
+    requirements: tuple[str, ...] = Field((), description="of a python model: packages, such as tokenizers>=0.20")
+    llm: LlmEntry | None = Field(None, description="of the vllm and tensorrtllm backends")
+    version: Annotated[int, Field(ge=1, lt=10**18, strict=True)] = Field(
+        1, description="the number of the version folder"
+    )
     keep_versions: PositiveInt = Field(2, description="version folders that stay side by side, the new one included")
-    inputs: dict[str, TensorEntry] = Field({})
-    outputs: dict[str, TensorEntry] = Field({})
+    inputs: dict[str, TensorEntry] = Field({}, description="by name", examples=[{"sr": {"values": [16000]}}])
+    outputs: dict[str, TensorEntry] = Field({}, description="by name", examples=[{"scores": {"labels": "labels.txt"}}])
     samples: str | None = Field(None, description="an .npz with samples of the inputs, for the proof, verify and bench")
     precision: Precision = Field("fp32", description="what the graph is lowered to before it is served or built")
-    precision_options: PrecisionEntry | None = None
-    calibration: CalibrationEntry | None = None
-    accuracy: AccuracyEntry | None = None
-    tune: TuneEntry | None = None
+    precision_options: PrecisionEntry | None = Field(
+        None, description="how it is lowered", examples=[{"keep_fp32": ["Softmax"]}]
+    )
+    calibration: CalibrationEntry | None = Field(
+        None, description="samples for int8", examples=[{"data": "calib/*.npz"}]
+    )
+    accuracy: AccuracyEntry | None = Field(
+        None,
+        description="the gate of another precision",
+        examples=[{"data": "val/*.npz", "cosine": 0.999, "top1": 0.99}],
+    )
+    tune: TuneEntry | None = Field(
+        None, description="what the tuner looks for", examples=[{"slo": {"p99": "20ms"}, "rate": "200/s"}]
+    )
 
 
 class ManifestSchema(Strict):
@@ -139,10 +181,11 @@ class ManifestSchema(Strict):
     tensorrt: TensorRt | None = Field(None, description="the server's TensorRT, where it is not the release's own")
     build_cache: str | None = Field(None, description="a folder or URL (s3://…) where built plans are shared")
     templates: str | None = Field(None, description="a folder whose templates stand in for repogen's, by name")
+    pinned_code: bool = Field(False, description="true: python code runs only where its sha256 is written here")
     keep: NonNegativeInt = Field(1, description="previous generations kept of each model, for rollback")
     deploy: DeployEntry = Field(DeployEntry(), description="how it is served in production, for `repogen export`")
-    defaults: ModelSettings = ModelSettings()
-    models: dict[str, ModelEntry] = Field(min_length=1)
+    defaults: ModelSettings = Field(ModelSettings(), description="what every model gets that does not say otherwise")
+    models: dict[str, ModelEntry] = Field(min_length=1, description="by name")
 
 
 @dataclass(frozen=True)
@@ -158,6 +201,7 @@ class Manifest:
     gpu: str = ""
     tensorrt: str = ""
     build_cache: str = ""
+    pinned_code: bool = False
     deploy: DeployEntry = field(default_factory=DeployEntry)
     store: str = ""  # the URL of a repository on an object store; `repository` stands for it on this machine
 
@@ -204,6 +248,7 @@ def load_manifest(path: Path) -> Manifest:
         templates=_templates(schema, source),
         keep=schema.keep,
         deploy=schema.deploy,
+        pinned_code=schema.pinned_code,
         gpu=schema.gpu or "",
         tensorrt=schema.tensorrt or "",
         build_cache=cache if "://" in cache or not cache else os.path.normpath(path.parent / cache),
@@ -316,12 +361,14 @@ def _check_names(source: YamlSource, names: Sequence[str]) -> None:
 
 def _merged(source: YamlSource, name: str) -> ModelEntry:
     """Return the entry with the defaults under it, merged as written and validated again as one."""
+    written = source.data["models"][name]
     defaults = source.data.get("defaults") or {}
-    entry = ModelEntry.model_validate(_deep(defaults, source.data["models"][name]))
-    if entry.backend == "ensemble":
-        where = source.where(("models", name, "backend"))
-        hint = "use backend: onnxruntime or python until then"
-        raise ManifestError(f"backend {entry.backend!r} is not built yet", where=where, hint=hint)
+    backend = written.get("backend", defaults.get("backend"))
+    fitting = {key: value for key, value in defaults.items() if fits(key, backend)}
+    entry = ModelEntry.model_validate(_deep(fitting, written))
+    if problem := unfit(written, entry.backend):
+        key, message, hint = problem
+        raise ManifestError(message, where=source.where(("models", name, *key)), hint=hint)
     return entry
 
 

@@ -117,6 +117,8 @@ class ServedTensor:
     label_filename: str = ""
     shape_tensor: bool = False  # of a plan: its values are sizes, so it lies in the host's memory
     narrowed: bool = False  # INT32 in a plan, where its graph says INT64
+    optional: bool = False  # a request may leave it out
+    ragged: bool = False  # requests of unequal shapes are batched without padding
 
 
 @dataclass(frozen=True)
@@ -253,7 +255,7 @@ class ServedModel:
     """Everything that decides one model's folder in the repository."""
 
     name: str
-    backend: str  # onnxruntime | tensorrt | python
+    backend: str  # onnxruntime | tensorrt | python | ensemble | vllm | tensorrtllm
     source: str  # as written in the manifest
     max_batch_size: int
     inputs: tuple[ServedTensor, ...]

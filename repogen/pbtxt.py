@@ -1,6 +1,7 @@
 """Triton's own schema of `config.pbtxt`: parse, print, and build what is meant."""
 
 import sys
+import threading
 from collections.abc import Mapping
 from importlib.util import find_spec, module_from_spec, spec_from_file_location
 from pathlib import Path
@@ -14,14 +15,20 @@ from repogen.model import ServedModel, ServedTensor
 
 FINGERPRINT = "repogen_fingerprint"
 """The parameter that ties a config to the files beside it."""
+_ONE = threading.Lock()  # another thread would find the module registered, and empty still
 _KIND = {"cpu": "KIND_CPU", "gpu": "KIND_GPU", "auto": "KIND_AUTO", "model": "KIND_MODEL"}
 _MODEL_FILE = {"onnxruntime": "model.onnx", "tensorrt": "model.plan", "python": "model.py"}
-_PLATFORM = {"tensorrt": "tensorrt_plan"}
+_PLATFORM = {"tensorrt": "tensorrt_plan", "ensemble": "ensemble"}
 
 
 def schema() -> ModuleType:
     """Return Triton's model_config_pb2, without the half second that importing all of tritonclient.grpc takes."""
     name = "tritonclient.grpc.model_config_pb2"
+    with _ONE:
+        return _loaded(name)
+
+
+def _loaded(name: str) -> ModuleType:
     if name not in sys.modules:
         package = find_spec("tritonclient")
         assert package is not None
@@ -62,7 +69,7 @@ def intended(model: ServedModel, fingerprint: str, where: str = "") -> Any:
     """Return the ModelConfig that `model` means, its free `config` fields merged in."""
     config = schema().ModelConfig()
     config.name = model.name
-    config.backend = model.backend
+    config.backend = "" if model.backend == "ensemble" else model.backend
     config.platform = _PLATFORM.get(model.backend, "")
     config.max_batch_size = model.max_batch_size
     for part, tensors in ((config.input, model.inputs), (config.output, model.outputs)):
@@ -77,7 +84,7 @@ def intended(model: ServedModel, fingerprint: str, where: str = "") -> Any:
         config.dynamic_batching.preferred_batch_size.extend(model.dynamic_batching.preferred_batch_size)
     if model.version != 1:
         config.version_policy.specific.versions.append(model.version)
-    config.default_model_filename = _MODEL_FILE[model.backend]
+    config.default_model_filename = _MODEL_FILE.get(model.backend, "")
     for key, value in sorted(model.parameters.items()):
         config.parameters[key].string_value = value
     _merge(config, model.config, where)
@@ -91,6 +98,10 @@ def _fill_tensor(field: Any, tensor: ServedTensor) -> None:
     field.dims.extend(tensor.dims)
     if tensor.shape_tensor:
         field.is_shape_tensor = True
+    if tensor.optional:
+        field.optional = True
+    if tensor.ragged:
+        field.allow_ragged_batch = True
     if tensor.label_filename:
         field.label_filename = tensor.label_filename
     if tensor.reshape is not None:

@@ -32,6 +32,7 @@ class Change:
     config: str = ""
     diff: str = ""
     model: ServedModel | None = None
+    alters: bool = True  # whether it may answer otherwise than before
 
 
 @dataclass(frozen=True)
@@ -153,7 +154,8 @@ def _change(model: ServedModel, published: Published | None, arranged: Arranged,
         return Change(model.name, "create", "only its config.pbtxt is there", config, diff, model)
     if published.text == config and published.state is State.WHOLE:
         return Change(model.name, "keep", "nothing changed", config, "", model)
-    return Change(model.name, "rewrite", _why(model, published, config), config, diff, model)
+    alters = bool(_altered_files(model, published)) or _altered_fields(published.text, config) != ["version_policy"]
+    return Change(model.name, "rewrite", _why(model, published, config), config, diff, model, alters)
 
 
 def _created(model: ServedModel, otherwise: str) -> str:

@@ -29,7 +29,9 @@ class CalibrationEntry(Strict):
     """Samples from which the ranges of tensors are measured."""
 
     data: str = Field(description="an .npz, a folder of them, or a glob; samples along axis 0")
-    method: Literal["percentile", "entropy", "minmax"] = "percentile"
+    method: Literal["percentile", "entropy", "minmax"] = Field(
+        "percentile", description="how a tensor's range follows from its values"
+    )
     percentile: Annotated[float, Field(gt=50, le=100)] | None = Field(None, description="by default 99.99")
     samples: PositiveInt | None = Field(None, description="at most so many; by default all")
 

@@ -3,7 +3,7 @@
 import re
 from typing import Annotated, Literal
 
-from pydantic import BeforeValidator, Field, PositiveInt, model_validator
+from pydantic import BeforeValidator, Field, PositiveInt, WithJsonSchema, model_validator
 
 from repogen.settings_schema import Duration, Strict
 
@@ -21,15 +21,15 @@ def _rate(value: object) -> object:
 
 
 Rate = Annotated[
-    float | Literal["max"], BeforeValidator(_rate), Field(json_schema_extra={"examples": ["200/s", "max"]})
+    float | Literal["max"], BeforeValidator(_rate), WithJsonSchema({"type": "string", "examples": ["200/s", "max"]})
 ]
 
 
 class InstanceLimits(Strict):
     """How many instances may be tried."""
 
-    min: PositiveInt = 1
-    max: PositiveInt
+    min: PositiveInt = Field(1, description="instances at the least")
+    max: PositiveInt = Field(description="instances at the most")
 
     @model_validator(mode="after")
     def _ordered(self) -> "InstanceLimits":
@@ -42,7 +42,10 @@ class TuneEntry(Strict):
     """What the tuner looks for. Without a rate it is the highest that holds the SLO; without an SLO, lowest latency."""
 
     slo: dict[Literal["p50", "p90", "p95", "p99", "p99.9"], Duration] = Field(
-        {}, max_length=1, description="one percentile and the latency that it must not exceed"
+        {},
+        max_length=1,
+        description="one percentile and the latency that it must not exceed",
+        examples=[{"p99": "20ms"}],
     )
     rate: Rate | None = Field(None, description="requests a second, such as 200/s, or max")
     percentile: Literal["p50", "p90", "p95", "p99", "p99.9"] = Field(

@@ -1,3 +1,4 @@
+import errno
 import hashlib
 import os
 import stat
@@ -17,6 +18,47 @@ def test_a_copy_is_the_same_and_its_digest_is_told(tmp_path, size):
     assert copy_synced(tmp_path / "a", tmp_path / "b") == hashlib.sha256(content).hexdigest()
     assert (tmp_path / "b").read_bytes() == content
     assert (tmp_path / "b").stat().st_nlink == 1
+
+
+def kernel(monkeypatch, answers):
+    """Let copy_file_range do what `answers` says in turn: raise, or copy at most so many bytes."""
+    real, said = os.copy_file_range, iter(answers)
+
+    def copy(source, target, count):
+        answer = next(said, count)
+        if isinstance(answer, OSError):
+            raise answer
+        return real(source, target, min(count, answer)) if answer else 0
+
+    monkeypatch.setattr(os, "copy_file_range", copy)
+
+
+LARGE = bytes(range(256)) * 2**16  # 16 MiB
+
+
+@pytest.mark.parametrize(
+    "answers", [[], [5, 1, 3 * 2**20], [OSError(errno.EXDEV, "no")], [OSError(errno.ENOSYS, "no")]]
+)
+def test_a_large_copy_is_the_same_however_the_kernel_does_it(tmp_path, monkeypatch, answers):
+    kernel(monkeypatch, answers)
+    (tmp_path / "a").write_bytes(LARGE)
+    assert copy_synced(tmp_path / "a", tmp_path / "b") == hashlib.sha256(LARGE).hexdigest()
+    assert (tmp_path / "b").read_bytes() == LARGE
+
+
+def test_a_source_that_shrinks_gives_the_hash_of_what_was_copied(tmp_path, monkeypatch):
+    kernel(monkeypatch, [2**20, 0])
+    (tmp_path / "a").write_bytes(LARGE)
+    assert copy_synced(tmp_path / "a", tmp_path / "b") == hashlib.sha256(LARGE[: 2**20]).hexdigest()
+    assert (tmp_path / "b").read_bytes() == LARGE[: 2**20]
+
+
+@pytest.mark.parametrize("answers", [[OSError(errno.ENOSPC, "full")], [2**20, OSError(errno.EINVAL, "odd")]])
+def test_a_copy_that_fails_is_no_copy(tmp_path, monkeypatch, answers):
+    kernel(monkeypatch, answers)
+    (tmp_path / "a").write_bytes(LARGE)
+    with pytest.raises(OSError, match="full|odd"):
+        copy_synced(tmp_path / "a", tmp_path / "b")
 
 
 def test_modes_are_the_same_whatever_the_umask(tmp_path):

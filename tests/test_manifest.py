@@ -59,7 +59,7 @@ def test_an_unquoted_release_is_read_as_written(tmp_path):
         ("[{kind: cpu}]", "[]", r":4 defaults.instances: must not be empty"),
         ("source: b.onnx", "sauce: b.onnx", r"did you mean 'source'"),
         ("    source: b.onnx\n", "    backend: python\n", r":9 models.b: 'source' is missing"),
-        ("source: b.onnx", "source: b.onnx\n    backend: ensemble", r"not built yet"),
+        ("source: b.onnx", "source: b.onnx\n    backend: ensemble", r"an ensemble is made of its steps"),
         ("source: b.onnx", "source: b.onnx\n    precision: fp8", r":11 models.b.precision: fp8 is not built"),
         ("source: b.onnx", "source: b.onnx\n    version: '01'", r"must be a whole number, not '01'"),
         ("source: b.onnx", "source: b.onnx\n    shapes: {W: {min: 4, opt: 2, max: 8}}", "must ascend, not 4, 2, 8"),

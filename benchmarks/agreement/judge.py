@@ -4,7 +4,7 @@ import contextlib
 import shutil
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +16,8 @@ from repogen.errors import ServerError
 
 LOAD_SECONDS = 12.0
 """A model that is not ready by then never will be: these load in a tenth of a second."""
+
+Ask = Callable[[triton.Client], object]
 
 CRASHED, NEVER_READY = "the server crashed", "it never became ready"
 
@@ -82,15 +84,23 @@ class Judge:
         self._stop()
         shutil.rmtree(self._root, ignore_errors=True)
 
-    def loads(self, tree: Tree, *, deadline: float = LOAD_SECONDS) -> Verdict:
-        """Put the models of `tree` in the root, load each, and take them away again."""
+    def loads(self, tree: Tree, *, deadline: float = LOAD_SECONDS, ask: Ask | None = None) -> Verdict:
+        """Put the models of `tree` in the root, load each, `ask` where all are ready, and take them away again."""
         client = self._running()
         placed = _place(self._root, tree)
         try:
             verdicts = (self._load(client, name, deadline) for name in placed)
-            return next((verdict for verdict in verdicts if not verdict.loaded), Verdict(True))
+            refused = next((verdict for verdict in verdicts if not verdict.loaded), None)
+            return refused or (self._asked(client, ask) if ask else Verdict(True))
         finally:
             self._clear(placed)
+
+    def _asked(self, client: triton.Client, ask: Ask) -> Verdict:
+        try:
+            ask(client)
+        except triton.Rejected as error:
+            return Verdict(False, f"it loads, and fails its request: {error.message}")
+        return Verdict(True)
 
     def _load(self, client: triton.Client, name: str, deadline: float) -> Verdict:
         try:

@@ -60,12 +60,17 @@ def _named(files: Sequence[Path]) -> list[tuple[str, Path]]:
     taken: dict[str, int] = {}
     named = []
     for file in files:
-        stem = file.parent.name if file.stem == "model" and file.parent.name else file.stem
+        stem = next((name for name in (file.stem, *_folders(file)) if name != "model"), "model")
         name = re.sub(r"[^A-Za-z0-9_-]+", "_", stem).strip("_-")[:100] or "model"
         taken[name.casefold()] = taken.get(name.casefold(), 0) + 1
         count = taken[name.casefold()]
         named.append((name if count == 1 else f"{name}_{count}", file))
     return named
+
+
+def _folders(file: Path) -> list[str]:
+    """Return the folders of `model.onnx`, nearest first, less the version folders of a repository."""
+    return [part for part in reversed(file.parent.parts) if not part.isdigit()]
 
 
 def _entry(named: tuple[str, Path], *, base: Path) -> tuple[str, str]:

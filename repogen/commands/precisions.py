@@ -50,8 +50,8 @@ def compare_precisions(manifest: Path, *, only: Sequence[str], jobs: int, consol
     names = [name for name in read.models if name in only or not only]
     document: dict[str, Any] = {}
     for name in names:
-        if read.models[name].backend == "python" or read.model_path(name).suffix == ".py":
-            console.say(f"{name}: a python model has no graph to lower")
+        if read.models[name].backend not in (None, "onnxruntime", "tensorrt") or read.model_path(name).suffix == ".py":
+            console.say(f"{name}: it has no graph to lower")
             continue
         console.note(f"comparing the precisions of {name}")
         rows = _compared(read, name)

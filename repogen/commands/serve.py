@@ -69,8 +69,11 @@ def serve(
     from repogen.desired import chosen
     from repogen.endpoint import noted
     from repogen.publish import state_folder
+    from repogen.python_steps import check_installed
+    from repogen.runtime import find_runtime
 
-    root, models = chosen(manifest, only, jobs=jobs)
+    root, models = chosen(manifest, only, jobs=jobs, members=True)
+    check_installed(models, find_runtime().python, str(manifest))
     state = state_folder(root)
     ports = server.Ports(http=http_port or 0, grpc=grpc_port or 0, metrics=metrics_port or 0)
     with _terminable():

@@ -66,6 +66,10 @@ def sync(
         live = None
         if urls and not no_load:
             live = stack.enter_context(servers(urls, root, load_timeout, console))
+        if live and not yes and not answer.plan.url:
+            from repogen.together import refuse_mixing
+
+            refuse_mixing(answer.plan)
         if shadow:
             _refuse_shadow(shadow, answer, live)
         if answer.plan.writes or answer.plan.removes or place_of(root).needs_recovery(root):
