@@ -4,6 +4,7 @@
     python benchmarks/batcher.py --recorded DIR     points recorded on a GPU, constants from closed loops only
     python benchmarks/batcher.py --speed            simulated requests a second, of one core's CPU time
 
+`--json FILE` has every request's due time and latency beside the figures.
 JSON on the last line: combinations, p99_mae, p99_worst, simulated_per_s.
 """
 
@@ -25,7 +26,7 @@ from repogen.load.process import Generator
 from repogen.load.spec import Spec
 from repogen.triton import Client
 from repogen.tune.batcher import Workload, simulate
-from repogen.tune.journal import Journal, closed_run_from
+from repogen.tune.journal import Journal, run_from
 from repogen.tune.live import Bench, calibration_setting, folded
 from repogen.tune.override import borrowed, put, setting_of
 from repogen.tune.service import Service, calibrate
@@ -34,7 +35,10 @@ from repogen.tune.trial import Goal
 
 GOAL = Goal()
 RATES = (200.0, 500.0, 800.0)
-SECONDS = 6.0
+SECONDS, ANSWERS = 6.0, 1200
+"""A run is so long, and longer where it has so few answers that its P99 says nothing."""
+NOISY = 0.4
+"""A P99 whose interval is wider than this part of it is measured again."""
 STALL = 0.04
 """Seconds without an answer although a request waits: the model sleeps 6 ms at most, so the machine stood still."""
 SEED = 4
@@ -54,13 +58,19 @@ def combinations() -> list[tuple[Setting, tuple[int, ...], float]]:
     return rows
 
 
+def duration(rate: float) -> float:
+    return max(SECONDS, ANSWERS / rate)
+
+
 def simulated(setting: Setting, sizes: Sequence[int], due: Any, service: Service) -> float:
     """Return the P99 in milliseconds of the very arrivals that were sent."""
+    service = service.at(len(due) / float(due[-1] - due[0]))
+    cycles = service.cycles(setting.max_batch, sum(sizes) / len(sizes))
     p99s = []
     for seed in range(5):
         spread = [sizes[index % len(sizes)] for index in range(len(due))] if tuple(sizes) != (1,) else ()
         workload = Workload(due.tolist(), sizes=spread)
-        outcome = simulate(setting, workload, service.cycles(setting.max_batch), service.jitter(seed))
+        outcome = simulate(setting, workload, cycles, service.jitter(seed))
         seen = np.sort((outcome.latencies + service.gaps(seed, len(due)))[outcome.execution_of >= 0])
         p99s.append(float(seen[int(0.99 * len(seen))]) * 1e3)
     return sum(p99s) / len(p99s)
@@ -80,28 +90,33 @@ def measure(bench: Bench, setting: Setting, sizes: Sequence[int], rate: float, f
         arrivals="poisson",
         rate=rate,
         warm_up=0.5,
-        duration=SECONDS,
+        duration=duration(rate),
         seed=SEED,
     )
     generator = Generator(spec)
     try:
         generator.wait_ready(60)
-        samples = generator.finish(SECONDS + 120)
+        samples = generator.finish(duration(rate) + 120)
     finally:
         generator.close()
     seen = folded(samples, GOAL)
     stall = longest_stall(samples.sent, samples.done)
     stood_still = stall > STALL + setting.delay * 1e-6
-    due = (samples.intended[samples.measured] - samples.conditions.begin) * 1e-9
+    noisy = seen.high - seen.low > NOISY * seen.latency
+    due = (samples.intended - samples.conditions.begin)[samples.measured] * 1e-9
+    taken = (samples.done - samples.intended)[samples.measured] // 1000
     return {
         "p99": seen.latency * 1e3,
         "low": seen.low * 1e3,
         "high": seen.high * 1e3,
-        "valid": seen.valid and not stood_still,
-        "reason": seen.reason or (f"nothing was answered for {stall * 1e3:.0f} ms" if stood_still else ""),
+        "valid": seen.valid and not stood_still and not noisy,
+        "reason": seen.reason
+        or (f"nothing was answered for {stall * 1e3:.0f} ms" if stood_still else "")
+        or ("the interval is too wide" if noisy else ""),
         "stall": stall,
         "mean_batch": seen.mean_batch,
         "due": [round(float(second), 6) for second in due],
+        "latencies_us": taken.tolist(),
         "load": os.getloadavg()[0],
     }
 
@@ -113,7 +128,7 @@ def longest_stall(sent: Any, done: Any) -> float:
     return float((ends[1:] - np.maximum(ends[:-1], begins[1:])).max()) * 1e-9
 
 
-def against_triton(cache: Path) -> dict[str, Any]:
+def against_triton(cache: Path, raw: Path | None) -> dict[str, Any]:
     """Measure what is not in the cache yet, simulate all of it, print the table."""
     known = sleeper.saved(cache / "batcher.json")
     with tempfile.TemporaryDirectory() as name:
@@ -124,7 +139,7 @@ def against_triton(cache: Path) -> dict[str, Any]:
             with borrowed(client, sleeper.NAME, Journal(folder / "journal.jsonl")) as original:
                 bench = Bench(client, original, path, folder, "poisson", GOAL)
                 _fill(bench, known, cache, folder)
-    return _score(known)
+    return _score(known, raw)
 
 
 def _fill(bench: Bench, known: dict[str, Any], cache: Path, folder: Path) -> None:
@@ -145,9 +160,9 @@ def _fill(bench: Bench, known: dict[str, Any], cache: Path, folder: Path) -> Non
             tries += 1
 
 
-def _score(known: dict[str, Any]) -> dict[str, Any]:
-    services = {n: calibrate([closed_run_from(row) for row in known[f"calibration {n}"]]) for n in (1, 2)}
-    errors = []
+def _score(known: dict[str, Any], raw: Path | None = None) -> dict[str, Any]:
+    services = {n: calibrate([run_from(row) for row in known[f"calibration {n}"]]) for n in (1, 2)}
+    errors, rows = [], []
     print("| setting | requests | rate/s | P99 measured [95 %] ms | simulated ms | error |\n|---|---|---|---|---|---|")
     for setting, sizes, rate in combinations():
         key = f"{setting.words()} timeout {setting.policy.timeout} sizes {len(sizes)} {rate:g}/s"
@@ -160,8 +175,12 @@ def _score(known: dict[str, Any]) -> dict[str, Any]:
             f"| {setting.words()}{policy} | {'1' if len(sizes) == 1 else '1-4'} | {rate:g} "
             f"| {seen['p99']:.2f} [{seen['low']:.2f}, {seen['high']:.2f}]{void} | {predicted:.2f} | {error:+.1%} |"
         )
+        rows.append({"setting": key, "simulated": predicted, "error": error, **seen})
         if seen["valid"]:
             errors.append(abs(error))
+    if raw:
+        calibrations = {n: known[f"calibration {n}"] for n in services}
+        raw.write_text(json.dumps({"calibrations": calibrations, "rows": rows}, separators=(",", ":")))
     return {"combinations": len(errors), "p99_mae": float(np.mean(errors)), "p99_worst": float(max(errors))}
 
 
@@ -213,13 +232,14 @@ def main() -> None:
     parser.add_argument("--cache", type=Path, default=Path(".bench"))
     parser.add_argument("--recorded", type=Path)
     parser.add_argument("--speed", action="store_true")
+    parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     if options.speed:
         found: dict[str, Any] = {}
     elif options.recorded:
         found = against_recorded(options.recorded)
     else:
-        found = against_triton(options.cache)
+        found = against_triton(options.cache, options.json)
     print(json.dumps({**found, "simulated_per_s": round(speed())}))
 
 

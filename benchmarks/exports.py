@@ -5,8 +5,8 @@ python benchmarks/exports.py --json exports.json
 Exports two manifests (the five example models on the CPU; plans on GPUs with a repository on S3) by the command line,
 and judges each file: compose by the Compose specification, Kubernetes by the schemas of its last three minors and by
 `kubectl kustomize`, Prometheus and Alertmanager by promtool and amtool, dashboards by Grafana's own library. Then it
-starts the embedded Triton with the rendered flags and compares the metrics named with those that it has. What no tool
-here judges is listed as unjudged, and is not counted as valid.
+starts the embedded Triton with the rendered flags, and the node exporter where it is installed, and compares the
+metrics named with those that they have. What no tool here judges is listed as unjudged, and is not counted as valid.
 """
 
 import argparse
@@ -17,6 +17,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import urllib.request
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -27,7 +28,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 DATA = ROOT / "tests/data"
 MINORS = 3
-METRIC = re.compile(r"\b(?:nv_[a-z0-9_]+|DCGM_[A-Z0-9_]+|node_[a-z0-9_]+)\b")
+METRIC = re.compile(r"\b(?:nv_[a-z0-9_]+|DCGM_FI_[A-Z0-9_]+|node_[a-z0-9_]+)\b")
 ON_GPUS = """\
 triton: "26.08"
 repository: s3://models/production
@@ -45,10 +46,11 @@ models:
 """
 
 OF_GPUS = {
+    "DCGM_FI_DEV_XID_ERRORS",
     *("nv_gpu_power_usage", "nv_gpu_power_limit", "nv_energy_consumption"),
     *("nv_gpu_utilization", "nv_gpu_memory_total_bytes", "nv_gpu_memory_used_bytes"),
 }
-"""Triton's documentation (docs/user_guide/metrics.md) names them; without a GPU no server shows them."""
+"""Triton's documentation (docs/user_guide/metrics.md) and DCGM's name them; without a GPU no server shows them."""
 
 Judge = Callable[[Path], "str | None"]
 """Returns what is wrong with a file, "" where nothing is, None where it cannot be judged here."""
@@ -237,6 +239,30 @@ def triton_metrics(flags: list[str]) -> set[str]:
     return set(re.findall(r"^(?:# TYPE )?(nv_\w+)", text, re.MULTILINE))
 
 
+def node_metrics() -> set[str]:
+    """Return the metrics of the real node exporter, none where it is not installed."""
+    from tests.export.watchkit import await_, free_port, running
+
+    if shutil.which("prometheus-node-exporter") is None:
+        return set()
+    address = f"127.0.0.1:{free_port()}"
+    text: list[str] = []
+
+    def answers() -> bool:
+        try:
+            with urllib.request.urlopen(f"http://{address}/metrics", timeout=5) as answer:
+                text.append(answer.read().decode())
+        except OSError:
+            return False
+        return True
+
+    with tempfile.TemporaryDirectory(prefix="repogen-exports-") as folder:
+        command = ["prometheus-node-exporter", f"--web.listen-address={address}"]
+        with running(command, Path(folder) / "log"):
+            await_(answers, 20, address)
+    return set(re.findall(r"^# TYPE (node_\w+)", text[-1], re.MULTILINE))
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", type=Path)
@@ -246,24 +272,24 @@ def main() -> int:
         found = dict(judged(folders))
         named = metrics_named(folders)
         service = yaml.safe_load((folders["examples"] / "compose/docker-compose.yml").read_text())["services"]["triton"]
-    known = triton_metrics(service["command"][1:])
-    of_triton = {name for name in named if name.startswith("nv_")}
+    of_node = node_metrics()
+    known = triton_metrics(service["command"][1:]) | of_node
+    elsewhere = OF_GPUS if of_node else OF_GPUS | {name for name in named if name.startswith("node_")}
     invalid = {name: problem for name, problem in found.items() if problem}
     figures = {
         "files": len(found),
         "invalid": len(invalid),
-        "metrics_named": len(of_triton),
-        "metrics_missing": sorted(of_triton - known - OF_GPUS),
-        "metrics_unseen": sorted((of_triton & OF_GPUS) - known),
+        "metrics_named": len(named),
+        "metrics_missing": sorted(named - known - elsewhere),
+        "metrics_unseen": sorted((named & elsewhere) - known),
         "problems": invalid,
         "unjudged": sorted(name for name, problem in found.items() if problem is None),
-        "metrics_of_exporters": sorted(named - of_triton),
     }
     for name, problem in found.items():
         print(f"{'-' if problem is None else 'invalid' if problem else 'valid':8} {name}  {problem or ''}".rstrip())
     print(f"\n{figures['files']} files, {figures['invalid']} invalid, {len(figures['unjudged'])} not judged; ", end="")
-    print(f"{figures['metrics_named']} metrics of Triton named, missing: {figures['metrics_missing'] or 'none'}")
-    print(f"not seen, since they need a GPU: {figures['metrics_unseen'] or 'none'}")
+    print(f"{figures['metrics_named']} metrics named, missing: {figures['metrics_missing'] or 'none'}")
+    print(f"not seen, since what has them is not here: {figures['metrics_unseen'] or 'none'}")
     if options.json:
         options.json.write_text(json.dumps(figures, indent=2) + "\n")
     return 1 if invalid or figures["metrics_missing"] else 0

@@ -1,9 +1,9 @@
 """What a request costs the client, and how late it leaves: `python benchmarks/loadgen.py [--json FILE]`.
 
 An identity model on the embedded Triton. Rows: `locust -f loadtests/locustfile.py --headless` (what users run), the
-bare generator, a Locust user with tritonclient, a gevent user that sends ready-made bytes, and perf_analyzer where it
-is on the PATH. CPU is that of all processes of a client, taken from /proc over the middle of its run; latencies of
-the open loop count from the instant at which a request was due.
+bare generator, gRPC's C core driven with the least of Python, a Locust user with tritonclient, a gevent user that sends
+ready-made bytes, and perf_analyzer where it is on the PATH. CPU is that of all processes of a client, taken from /proc
+over the middle of its run; latencies of the open loop count from the instant at which a request was due.
 """
 
 import argparse
@@ -95,6 +95,34 @@ class Raw(Base):
 def _(**_): np.save(OUT, np.array(ROWS, dtype=np.int64))
 '''
 
+# The least that gRPC's own client can cost from Python: its C core's queue, ready-made bytes, one instant an answer.
+FLOOR = """
+import os, sys, time
+import grpc, numpy as np
+from grpc._cython import cygrpc as c
+from repogen.triton import INFER, encode
+url, out, users, seconds = sys.argv[1], sys.argv[2], int(sys.argv[3]), float(sys.argv[4])
+body = encode("identity", {"x": np.zeros((1, 16), np.float32)})
+channel = grpc.insecure_channel(url, [("grpc.use_local_subchannel_pool", 1)])
+grpc.channel_ready_future(channel).result(10)
+core, context, done = channel._channel, c.build_census_context(), []
+flags, method = c.PropagationConstants.GRPC_PROPAGATE_DEFAULTS, INFER.encode()
+close, end = c.SendCloseFromClientOperation(0), time.time() + seconds
+def start():
+    operations = (
+        c.SendInitialMetadataOperation(None, 0), c.SendMessageOperation(body, 0), close,
+        c.ReceiveInitialMetadataOperation(0), c.ReceiveMessageOperation(0), c.ReceiveStatusOnClientOperation(0),
+    )
+    core.integrated_call(flags, method, None, end + 30, None, None, ((operations, 1),), context, None)
+for _ in range(users): start()
+while time.time() < end:
+    core.next_call_event()
+    done.append(time.perf_counter_ns())
+    start()
+np.save(out, np.array([done] * 3, dtype=np.int64))
+os._exit(0)
+"""
+
 
 @contextmanager
 def triton() -> Iterator[server.Embedded]:
@@ -157,6 +185,17 @@ def bare(url: str, folder: Path, seconds: float, **changes: object) -> tuple[np.
     used = sampled(process, lambda: spec.log.exists() and spec.log.stat().st_size > 5000, seconds)
     process.wait(60)
     return columns([samples.load(spec.path)]), used
+
+
+def floor(url: str, folder: Path, seconds: float, users: int) -> tuple[np.ndarray, tuple[int, int, float]]:
+    """Run gRPC's C core with nothing around it."""
+    out = folder / "floor.npy"
+    command = [sys.executable, "-c", FLOOR, url, str(out), str(users), str(seconds + 5)]
+    process = subprocess.Popen(command, env=environment())
+    begun = time.monotonic()
+    used = sampled(process, lambda: time.monotonic() - begun > 2, seconds)
+    process.wait(60)
+    return np.load(out), used
 
 
 def columns(parts: list[samples.Samples] | tuple[samples.Samples, ...]) -> np.ndarray:
@@ -252,6 +291,9 @@ def measure(seconds: float, concurrency: int) -> dict[str, list[dict[str, object
             clients.append(cost("repogen through Locust", concurrency, locust(url, fresh(), seconds, *users)))
             clients.append(
                 cost("repogen's generator alone", concurrency, bare(url, fresh(), seconds, users=concurrency))
+            )
+            clients.append(
+                cost("gRPC's C core, and nothing else", concurrency, floor(url, fresh(), seconds, concurrency))
             )
             clients.append(
                 cost("Locust with tritonclient", concurrency, other("Tritonclient", url, fresh(), seconds, concurrency))

@@ -1,13 +1,17 @@
 """The tuner against an exhaustive grid that is measured for real, on the embedded Triton.
 
-    python benchmarks/tuner.py --cache DIR [--only sleeper|text_rec|mlp]
+    python benchmarks/tuner.py --cache DIR [--only sleeper|text_rec|mlp] [--stages tune,grid,finals] [--part 1/4]
+    python benchmarks/tuner.py --cache DIR --stages "" --json FILE       the table, of what is in the cache
 
 The grid screens (it is cached and goes on where it was interrupted). Then the tuner's choice and the grid's best three
 are measured again, interleaved, five times. The sustainable rate of a setting is the highest at which P99 stays within
 the objective, found by halving the range of rates with open-loop runs.
 
+`--part 1/4` measures each fourth setting of the grid, or of the five rounds of finals: parts may run side by side, each
+on two cores of its own (`taskset -c 0,1 …`); their files in the cache are told apart by the part.
+
 JSON on the last line: workloads: [{name, grid_settings, best_rate, chosen_rate, ratio, ratio_low, ratio_high,
-measurements, tuner_s, grid_s, p99_error_median, p99_error_worst}].
+measurements, tuner_s, grid_s, errors, p99_error_median, p99_error_worst}].
 """
 
 import argparse
@@ -42,10 +46,16 @@ from repogen.tune.trial import Goal
 from repogen.tune.tuning import Tuned, tune_live
 from repogen.tune_schema import TuneEntry
 
-EXAMPLES = Path(__file__).parents[1] / "examples" / "repogen.yaml"
+EXAMPLES = Path(__file__).parents[1] / "examples"
 REPEATS, FINALISTS = 5, 3
-STEPS = 4
+AROUND, FINE_STEPS = 1.3, 4
+"""The finals look from a rate this much lower than the screened one to one as much higher, by so many halvings."""
+FINAL = 4.0  # seconds of their runs at the least
+ENOUGH = 4000  # answers of a run: 40 beyond P99
+ANSWERED = 0.97
+"""The part of the rate that was asked for which must be answered in time."""
 RUNS = 8
+STAGES = ("tune", "grid", "finals")
 CAPACITY = 0.85
 """Predictions are scored up to this part of what full batches could serve."""
 SLEEPER = """\
@@ -61,6 +71,19 @@ models:
     outputs: {y: {dtype: FP32, dims: [4]}}
     dynamic_batching: {max_queue_delay: 5ms}
 """
+TEXT_REC = f"""\
+triton: "26.08"
+repository: models
+models:
+  text_rec:
+    source: {EXAMPLES}/models/text_rec.onnx
+    max_batch_size: 8
+    shapes:
+      x.2: {{min: 48, opt: 48, max: 48}}
+      p2o.DynamicDimension.1: {{min: 32, opt: 64, max: 320}}
+    instances: [{{kind: cpu}}]
+    dynamic_batching: {{max_queue_delay: 5ms}}
+"""
 MLP = """\
 triton: "26.08"
 repository: models
@@ -75,14 +98,16 @@ models:
 
 @dataclass(frozen=True)
 class Case:
-    """A workload: its model, its objective in milliseconds, the range of rates, and the grid."""
+    """A workload: its model, its objective in milliseconds, the range of rates and its halvings, and the grid."""
 
     name: str
     slo: int
     rates: tuple[float, float]
+    steps: int
     delays: tuple[int, ...]
     preferred: tuple[tuple[int, ...], ...]
     prepare: Callable[[Path], Path]  # returns the manifest
+    shortest: float = 6.0  # seconds of a screening run
 
     def grid(self, base: Setting) -> list[Setting]:
         return [
@@ -129,17 +154,45 @@ def _manifest(folder: Path, text: str) -> Path:
 
 FIVE = (0, 500, 1000, 2000, 5000)
 CASES = (
-    Case("sleeper", 30, (50, 4000), FIVE, ((), (2,), (4, 8), (8,)), _sleeper),
-    Case("text_rec", 400, (1, 100), (0, 2000, 10_000), ((), (4, 8)), lambda _: EXAMPLES),
-    Case("mlp", 30, (20, 4000), (0, 1000, 5000), ((), (4, 8)), _mlp),
+    Case("sleeper", 30, (300, 8000), 6, FIVE, ((), (2,), (4, 8), (8,)), _sleeper, 4.0),
+    Case("text_rec", 100, (40, 800), 7, (0, 2000, 10_000), ((), (4, 8)), lambda folder: _manifest(folder, TEXT_REC)),
+    Case("mlp", 30, (200, 8000), 8, (0, 1000, 5000), ((), (4, 8)), _mlp),
 )
+
+
+@dataclass(frozen=True)
+class Part:
+    """One of several processes that share a stage's work, and the files that all of them write into `cache`."""
+
+    cache: Path
+    name: str
+    index: int = 0
+    count: int = 1
+
+    @property
+    def path(self) -> Path:
+        return self.cache / f"tuner-{self.name}-{self.index + 1}of{self.count}.json"
+
+    @property
+    def tuned(self) -> Path:
+        return self.cache / f"tuner-{self.name}-tuned.json"
+
+    def rows(self, kind: str) -> list[dict[str, Any]]:
+        """Return what all parts have measured."""
+        files = sorted(self.cache.glob(f"tuner-{self.name}-*of*.json"))
+        return [row for file in files for row in sleeper.saved(file).get(kind, [])]
+
+    def add(self, kind: str, row: dict[str, Any]) -> None:
+        known = sleeper.saved(self.path)
+        known.setdefault(kind, []).append(row)
+        sleeper.save(self.path, known)
 
 
 @contextmanager
 def serving(case: Case, folder: Path) -> Iterator[tuple[Client, ServedModel]]:
     """Serve the workload's model by its stand-in."""
     _, (model,) = chosen(case.prepare(folder), (case.name,))
-    stand_in = embed(model, cpus=os.cpu_count() or 1)
+    stand_in = embed(model, cpus=len(os.sched_getaffinity(0)))
     repository = folder / "embedded"
     repository.mkdir()
     write_model(stand_in, render(stand_in), repository / model.name)
@@ -147,123 +200,189 @@ def serving(case: Case, folder: Path) -> Iterator[tuple[Client, ServedModel]]:
         yield client, model
 
 
-def sustainable(bench: Bench, setting: Setting, case: Case) -> float:
+@dataclass(frozen=True)
+class Screen(Bench):
+    """Runs that may be shorter than the tuner's where there are many to make."""
+
+    shortest: float = 6.0
+
+    def seconds(self, rate: float) -> float:
+        return max(super().seconds(rate) if rate < ENOUGH / self.shortest else 0.0, self.shortest)
+
+
+def sustainable(bench: Bench, setting: Setting, case: Case, rates: tuple[float, float], steps: int) -> dict[str, Any]:
     """Return the highest rate that was held, of those at which halving the range (by its logarithm) arrives."""
-    low, high = case.rates
-    held = 0.0
-    for _ in range(STEPS + 2):
+    low, high = rates
+    held, runs = 0.0, []
+    begun = time.monotonic()
+    for _ in range(steps):
         rate = float(f"{(low * high) ** 0.5:.3g}")
         seen = bench.measure(setting, rate)
-        if seen.latency <= case.slo * 1e-3 and not seen.reason:
+        if not seen.valid:  # once more: the sender was late, or the machine stood still
+            seen = bench.measure(setting, rate)
+        runs.append([rate, seen.latency, seen.low, seen.high, seen.requests, seen.reason])
+        if seen.latency <= case.slo * 1e-3 and seen.rate >= ANSWERED * rate:
             low, held = rate, max(held, rate)
         else:
             high = rate
-    return held
+    return {"setting": asdict(setting), "rate": held, "seconds": time.monotonic() - begun, "runs": runs}
 
 
-def measure_grid(bench: Bench, case: Case, path: Path) -> list[tuple[Setting, float]]:
-    """Return the sustainable rate of each setting of the grid; what is in the file is not measured again."""
-    known = sleeper.saved(path)
-    rows = known.setdefault("grid", [])
-    done = {setting_from(row["setting"]) for row in rows}
-    for setting in case.grid(setting_of(bench.original)):
-        if setting in done:
-            continue
-        begun = time.monotonic()
-        rate = sustainable(bench, setting, case)
-        rows.append({"setting": asdict(setting), "rate": rate, "seconds": time.monotonic() - begun})
-        print(f"{case.name}: {setting.words()}: {rate:g}/s", flush=True)
-        sleeper.save(path, known)
-    return [(setting_from(row["setting"]), row["rate"]) for row in rows]
+def measure_grid(bench: Bench, case: Case, part: Part) -> None:
+    """Screen this part's settings; what is in the cache is not measured again."""
+    done = {setting_from(row["setting"]) for row in part.rows("grid")}
+    for setting in case.grid(setting_of(bench.original))[part.index :: part.count]:
+        if setting not in done:
+            row = sustainable(bench, setting, case, case.rates, case.steps)
+            part.add("grid", row)
+            print(f"{case.name}: {setting.words()}: {row['rate']:g}/s", flush=True)
 
 
-def finals(bench: Bench, case: Case, settings: Sequence[Setting], path: Path) -> dict[Setting, list[float]]:
-    """Measure the finalists in turn, five times round."""
-    known = sleeper.saved(path)
-    rounds = known.setdefault("finals", [])
-    for number in range(REPEATS):
-        for setting in settings:
-            if any(row["round"] == number and setting_from(row["setting"]) == setting for row in rounds):
-                continue
-            rounds.append({"round": number, "setting": asdict(setting), "rate": sustainable(bench, setting, case)})
-            sleeper.save(path, known)
-    found: dict[Setting, list[float]] = {}
-    for row in rounds:
-        found.setdefault(setting_from(row["setting"]), []).append(row["rate"])
-    return {setting: found[setting] for setting in settings}
+def finalists(part: Part) -> list[tuple[Setting, float]]:
+    """Return the tuner's choice and the best of the grid, each with the rate around which it is measured again."""
+    screened = {setting_from(row["setting"]): row["rate"] for row in part.rows("grid")}
+    best = sorted(screened, key=lambda setting: -screened[setting])[:FINALISTS]
+    tuned = sleeper.saved(part.tuned)
+    choice = setting_from(tuned["setting"])
+    return [(choice, tuned["rate"]), *((s, screened[s]) for s in best if s != choice)]
 
 
-def tuner_run(client: Client, model: ServedModel, case: Case, path: Path) -> Tuned:
+def measure_finals(bench: Bench, case: Case, part: Part) -> None:
+    """Measure the finalists in turn, this part's rounds of five."""
+    for number in range(part.index, REPEATS, part.count):
+        for setting, rate in finalists(part):
+            mine = (row for row in part.rows("finals") if setting_from(row["setting"]) == setting)
+            if not any(row["round"] == number for row in mine):
+                around = (rate / AROUND, rate * AROUND)
+                row = sustainable(bench, setting, case, around, FINE_STEPS)
+                part.add("finals", row | {"round": number})
+                print(f"{case.name}, round {number + 1}: {setting.words()}: {row['rate']:g}/s", flush=True)
+
+
+def tune(client: Client, model: ServedModel, case: Case, part: Part) -> None:
+    """Let the tuner answer, and keep what it said."""
+    if part.tuned.exists():
+        return
     entry = TuneEntry.model_validate({"slo": {"p99": f"{case.slo}ms"}, "rate": "max", "instances": 2})
-    return tune_live(client, model, entry, Journal(path), Budget(RUNS), say=lambda text: print(text, flush=True))
+    journal = Journal(part.cache / f"tuner-{case.name}.jsonl")
+    tuned = tune_live(client, model, entry, journal, Budget(RUNS), say=lambda text: print(text, flush=True))
+    choice = tuned.answer.choice
+    if choice is None:
+        raise SystemExit(f"{case.name}: the tuner recommends nothing")
+    told = {
+        "setting": asdict(choice.setting),
+        "rate": choice.rate,
+        "measurements": tuned.calibrations + len(tuned.answer.trials),
+        "seconds": tuned.seconds,
+        "errors": scored(tuned),
+        "trials": [asdict(trial) for trial in tuned.answer.trials],
+    }
+    sleeper.save(part.tuned, told)
 
 
 def scored(tuned: Tuned) -> list[float]:
     """Return the errors of the predictions that were made before each run, up to 85 % of capacity."""
     predictor = tuned.answer.predictor
     trials = joined([trial for trial in tuned.answer.trials if trial.measured.valid])
-    return [abs(t.error) for t in trials if predictor.at(t.setting, t.rate).load <= CAPACITY]
+    return [t.error for t in trials if predictor.at(t.setting, t.rate).load <= CAPACITY]
 
 
-def run(case: Case, cache: Path) -> dict[str, Any]:
-    path = cache / f"tuner-{case.name}.json"
+def run(case: Case, part: Part, stages: Sequence[str]) -> None:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         with serving(case, folder) as (client, model):
-            tuned = tuner_run(client, model, case, cache / f"tuner-{case.name}.jsonl")
+            if "tune" in stages:
+                tune(client, model, case, part)
             payloads = save_payloads(folder / "requests.npz", pool(model, batch=1, count=16, seed=1))
             with borrowed(client, model.name, Journal(folder / "grid.jsonl")) as original:
-                bench = Bench(client, original, payloads, folder / "samples", "poisson", Goal(case.slo * 1e-3))
-                grid = measure_grid(bench, case, path)
-                best = [setting for setting, _ in sorted(grid, key=lambda row: -row[1])[:FINALISTS]]
-                choice = tuned.answer.choice
-                if choice is None:
-                    return {"name": case.name, "grid_settings": len(grid), "chosen_rate": 0.0}
-                settings = list(dict.fromkeys([choice.setting, *best]))
-                rates = finals(bench, case, settings, path)
-    return {**_result(case, tuned, grid, rates, choice.setting), "grid_s": _seconds(path)}
+                told = (client, original, payloads, folder / "samples", "poisson", Goal(case.slo * 1e-3))
+                if "grid" in stages:
+                    measure_grid(Screen(*told, case.shortest), case, part)
+                if "finals" in stages:
+                    measure_finals(Screen(*told, FINAL), case, part)
 
 
-def _result(
-    case: Case,
-    tuned: Tuned,
-    grid: Sequence[tuple[Setting, float]],
-    rates: dict[Setting, list[float]],
-    chosen_setting: Setting,
-) -> dict[str, Any]:
-    others = {s: r for s, r in rates.items() if s != chosen_setting} or rates
-    top = max(others, key=lambda s: statistics.median(others[s]))
+def result(part: Part) -> dict[str, Any]:
+    """Return the figures of what is in the cache."""
+    tuned, grid = sleeper.saved(part.tuned), part.rows("grid")
+    chosen_setting = setting_from(tuned["setting"])
+    rates: dict[Setting, list[float]] = {}
+    for row in part.rows("finals"):
+        rates.setdefault(setting_from(row["setting"]), []).append(row["rate"])
+    others = {setting: found for setting, found in rates.items() if setting != chosen_setting}
+    top = max(others, key=lambda setting: statistics.median(others[setting]))
     mine, theirs = rates[chosen_setting], others[top]
-    ratios = sorted(a / b for a in mine for b in theirs if b)
-    errors = scored(tuned) or [float("nan")]
+    low, high = resampled(mine, theirs)
+    errors = [abs(error) for error in tuned["errors"]] or [float("nan")]
     return {
-        "name": case.name,
+        "name": part.name,
         "grid_settings": len(grid),
+        "best": top.words(),
         "best_rate": statistics.median(theirs),
+        "chosen": chosen_setting.words(),
         "chosen_rate": statistics.median(mine),
         "ratio": statistics.median(mine) / statistics.median(theirs),
-        "ratio_low": ratios[int(0.05 * len(ratios))],
-        "ratio_high": ratios[min(int(0.95 * len(ratios)), len(ratios) - 1)],
-        "chosen": chosen_setting.words(),
-        "best": top.words(),
-        "measurements": tuned.calibrations + len(tuned.answer.trials),
-        "tuner_s": tuned.seconds,
+        "ratio_low": low,
+        "ratio_high": high,
+        "rounds": min(len(mine), len(theirs)),
+        "measurements": tuned["measurements"],
+        "tuner_s": tuned["seconds"],
+        "grid_s": sum(row["seconds"] for row in grid),
+        "errors": tuned["errors"],
         "p99_error_median": statistics.median(errors),
         "p99_error_worst": max(errors),
     }
 
 
-def _seconds(path: Path) -> float:
-    return float(sum(row["seconds"] for row in sleeper.saved(path)["grid"]))
+def resampled(mine: Sequence[float], theirs: Sequence[float]) -> tuple[float, float]:
+    """Return the 90 % interval of the ratio of medians, by drawing the rounds again."""
+    import random
+
+    draw = random.Random(0)
+    ratios = sorted(
+        statistics.median(draw.choices(mine, k=len(mine))) / statistics.median(draw.choices(theirs, k=len(theirs)))
+        for _ in range(2000)
+    )
+    return ratios[100], ratios[-100]
+
+
+def table(rows: Sequence[dict[str, Any]]) -> None:
+    print("| workload | grid | best of it | /s | chosen | /s | ratio [90 %] | measurements | time / grid | P99 error |")
+    print("|---|---|---|---|---|---|---|---|---|---|")
+    for row in rows:
+        errors = f"median {row['p99_error_median']:.1%}, worst {row['p99_error_worst']:.1%} of {len(row['errors'])}"
+        print(
+            f"| {row['name']} | {row['grid_settings']} | {row['best']} | {row['best_rate']:g} "
+            f"| {row['chosen']} | {row['chosen_rate']:g} "
+            f"| {row['ratio']:.3f} [{row['ratio_low']:.3f}, {row['ratio_high']:.3f}] | {row['measurements']} "
+            f"| {row['tuner_s']:.0f} / {row['grid_s']:.0f} s | {errors} |"
+        )
+
+
+def raw(part: Part) -> dict[str, Any]:
+    return {"tuned": sleeper.saved(part.tuned), "grid": part.rows("grid"), "finals": part.rows("finals")}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--cache", type=Path, default=Path(".bench"))
     parser.add_argument("--only", choices=[case.name for case in CASES])
+    parser.add_argument("--stages", default=",".join(STAGES))
+    parser.add_argument("--part", default="1/1")
+    parser.add_argument("--json", type=Path, help="the figures with every run")
     options = parser.parse_args()
-    found = [run(case, options.cache) for case in CASES if options.only in (None, case.name)]
-    print(json.dumps({"machine": f"{os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}", "workloads": found}))
+    index, count = map(int, options.part.split("/"))
+    cases = [case for case in CASES if options.only in (None, case.name)]
+    parts = {case.name: Part(options.cache, case.name, index - 1, count) for case in cases}
+    for case in cases:
+        if options.stages:
+            run(case, parts[case.name], options.stages.split(","))
+    whole = [part for part in parts.values() if part.rows("finals") and part.tuned.exists()]
+    found = {"machine": f"{len(os.sched_getaffinity(0))} cores", "workloads": [result(part) for part in whole]}
+    table(found["workloads"])
+    if options.json:
+        options.json.write_text(json.dumps(found | {"raw": {part.name: raw(part) for part in whole}}, indent=1))
+    print(json.dumps(found))
 
 
 if __name__ == "__main__":

@@ -76,9 +76,12 @@ def _seconds(_context: click.Context, _option: click.Parameter, text: str | None
     from repogen.units import microseconds
 
     try:
-        return microseconds(text) / 1e6 if text else 0.0
+        seconds = microseconds(text) / 1e6 if text is not None else 0.0
     except ValueError as error:
         raise click.BadParameter(str(error)) from None
+    if text is not None and not seconds:
+        raise click.BadParameter(f"{text} is no pause: write 30s, for example")
+    return seconds
 
 
 _memory = click.option(
@@ -149,7 +152,7 @@ def plan(**arguments: Any) -> None:
 @_urls
 @click.option("--no-load", is_flag=True, help="Publish only, whatever --url says.")
 @click.option("--shadow", multiple=True, metavar="MODEL", help="Let its new version answer beside the old one first.")
-@click.option("--watch", callback=_seconds, help="Go on: look for changed sources every so often (30s), and sync them.")
+@click.option("--watch", callback=_seconds, help="Go on: look for changed and new sources every so often (30s).")
 @_load_timeout
 @_memory
 @_common
@@ -310,7 +313,7 @@ def verify(**arguments: Any) -> None:
     "--workers", type=click.IntRange(1), default=1, show_default=True, help="Locust workers that share the load."
 )
 @click.option(
-    "--locust-master", "master", default="", help="Be Locust's master on this address; wait for --workers elsewhere."
+    "--locust-master", "master", default="", help="Be Locust's master on HOST[:PORT]; wait for --workers elsewhere."
 )
 @click.option("--metrics", default="", help="HOST:PORT of Triton's metrics; by default beside its gRPC port.")
 @click.option("--samples", type=click.Path(path_type=Path), help="Keep the raw samples in this folder.")

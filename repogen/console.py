@@ -3,7 +3,8 @@
 import json
 import os
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, is_dataclass
 from pathlib import Path
 from typing import Any, TextIO
@@ -18,6 +19,7 @@ class Console:
         self.as_json = as_json
         self.quiet = quiet
         self.verbose = verbose
+        self._held: list[tuple[str, TextIO]] | None = None
 
     @property
     def stream(self) -> TextIO:
@@ -26,22 +28,45 @@ class Console:
 
     def say(self, text: str = "") -> None:
         """Print a result for people."""
-        print(text, file=self.stream, flush=True)
+        self._print(text, self.stream)
 
     def note(self, text: str) -> None:
         """Print progress: to stderr, never with -q."""
         if not self.quiet:
-            print(text, file=sys.stderr, flush=True)
+            self._print(text, sys.stderr)
 
     def document(self, value: Any) -> None:
         """Print the JSON document, where one was asked for."""
         if self.as_json:
-            print(json.dumps(value, indent=2, default=_plain), flush=True)
+            self._print(json.dumps(value, indent=2, default=_plain), sys.stdout)
 
     def error(self, error: Exception) -> None:
         if self.as_json:
             self.document({"error": {"kind": type(error).__name__, "message": str(error)}})
         print(f"{self.paint('error', 'red', sys.stderr)}: {error}", file=sys.stderr, flush=True)
+
+    @contextmanager
+    def held(self) -> Iterator[Callable[[], None]]:
+        """Keep back what is printed in the block, and drop it unless the function that this gives is called."""
+        held: list[tuple[str, TextIO]] = []
+        self._held = held
+
+        def release() -> None:
+            self._held = None
+            while held:
+                text, stream = held.pop(0)
+                print(text, file=stream, flush=True)
+
+        try:
+            yield release
+        finally:
+            self._held = None
+
+    def _print(self, text: str, stream: TextIO) -> None:
+        if self._held is None:
+            print(text, file=stream, flush=True)
+        else:
+            self._held.append((text, stream))
 
     def paint(self, text: str, colour: str, stream: Any = None) -> str:
         """Colour `text` where a person reads it on a terminal that has not asked otherwise (NO_COLOR)."""

@@ -9,6 +9,7 @@ from repogen.settings_schema import Duration, Size, Strict
 Digest = Annotated[str, StringConstraints(pattern=r"^sha256:[0-9a-f]{64}$")]
 Label = Annotated[str, StringConstraints(pattern=r"^[a-z]([-a-z0-9]{0,40}[a-z0-9])?$")]
 Image = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][A-Za-z0-9./:_-]*(@sha256:[0-9a-f]{64})?$")]
+Webhook = Annotated[str, StringConstraints(pattern=r"^https?://[^@\s?#]+$")]
 Cron = Annotated[str, StringConstraints(pattern=r"^[-0-9*/,]+( [-0-9A-Za-z*/,]+){4}$")]
 
 
@@ -46,4 +47,9 @@ class DeployEntry(Strict):
     sources_claim: Label | None = Field(None, description="a PersistentVolumeClaim with the manifest's local files")
     secret: Label | None = Field(None, description="a Secret whose keys become the environment of S3's clients")
     schedule: Cron = Field("17 3 * * *", description="when the sources are looked through for new versions")
+    alerts: Literal["slack", "pagerduty"] | Webhook | None = Field(
+        None,
+        description="whom Alertmanager tells: Slack or PagerDuty, with the secret in a file, or a webhook's URL",
+        examples=["slack", "http://bridge:9000/alerts"],
+    )
     pull_policy: Literal["Always", "IfNotPresent"] = Field("IfNotPresent", description="of the images, in Kubernetes")

@@ -20,12 +20,13 @@ from repogen.lowered import Prepared, in_precision
 from repogen.manifest import Manifest, ModelEntry, load_manifest
 from repogen.model import Graph, InputHint, ModelFile, Proof, ServedModel, ShapeRange
 from repogen.newer_fields import refuse_newer_fields
+from repogen.newest import with_newest
 from repogen.onnx_graph import read_graph, refuse_what_is_not_onnx, with_weights
 from repogen.plan_models import as_plan
 from repogen.proof import prove
 from repogen.python_steps import check_written, code_notes, python_files
 from repogen.releases import RELEASES, Release
-from repogen.sample_file import sample_hints
+from repogen.sample_file import sample_hints, served_sample_hints
 from repogen.servable import advice, refuse_newer_than, refuse_unservable
 from repogen.warmup import warmed
 
@@ -47,6 +48,7 @@ def models_of(
     manifest: Manifest, *, jobs: int = 2, progress: Progress = lambda _: None, memory: int = MEMORY
 ) -> tuple[ServedModel, ...]:
     """Return what a manifest wants served, in its order, `jobs` models at a time; ensembles of those found first."""
+    manifest = with_newest(manifest)
     llm.refuse_crowded(manifest)
     pipelines = in_order(manifest)
     if not pipelines:
@@ -143,7 +145,7 @@ def _ensemble(manifest: Manifest, name: str, members: Mapping[str, ServedModel])
         written = bool(getattr(manifest.models[member], part))
         return manifest.where("models", member, *((part, tensor) if written else ("source",)))
 
-    model = decide_ensemble(name, manifest.models[name], members, where, declared)
+    model = _sampled(decide_ensemble(name, manifest.models[name], members, where, declared), manifest, where)
     return _finished(model, manifest, where)
 
 
@@ -186,6 +188,8 @@ def _finished(model: ServedModel, manifest: Manifest, where: Callable[..., str])
     """Add what comes of the model as a whole: labels beside it, and warm-up requests."""
     entry = manifest.models[model.name]
     model = replace(with_labels(model, entry, manifest.source.path.parent, where), templates=manifest.templates)
+    if chosen := manifest.chosen.get(model.name):
+        model = replace(model, chosen=chosen, notes=(chosen.why, *model.notes))
     if model.config:
         from repogen.pbtxt import intended  # protobuf, for those who need it
 
@@ -205,8 +209,19 @@ def _python(name: str, path: Path, manifest: Manifest, where: Callable[..., str]
     entry = manifest.models[name]
     check_written(entry.requirements, where)
     files = python_files(path, entry, manifest.source.path.parent, pinned=manifest.pinned_code, where=where)
-    model = decide_python(name, entry, files, where)
+    model = _sampled(decide_python(name, entry, files, where), manifest, where)
     return replace(model, notes=(*model.notes, *code_notes(files, entry)))
+
+
+def _sampled(model: ServedModel, manifest: Manifest, where: Callable[..., str]) -> ServedModel:
+    """Add the samples of a model that has no graph to prove them by."""
+    said = manifest.models[model.name].samples
+    if said is None:
+        return model
+    return replace(
+        model,
+        hints={**model.hints, **served_sample_hints(manifest.source.path.parent / said, model, where("samples"))},
+    )
 
 
 def _check_sha256(entry: ModelEntry, file: ModelFile, where: Callable[..., str]) -> None:

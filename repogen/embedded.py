@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+from collections.abc import Sequence
 from dataclasses import replace
 from importlib import metadata
 from pathlib import Path
@@ -13,6 +14,8 @@ from repogen.model import Instances, ModelFile, ServedModel
 from repogen.plan_header import read_header
 
 RUNNER = TEMPLATES / "embedded" / "model.py"
+THREADS = "intra_op_threads"
+"""The stand-in's parameter with the threads of one instance: all instances together have the cores."""
 PLAN_RUNNER = TEMPLATES / "embedded" / "plan_model.py"
 PLAN_ENGINE = TEMPLATES / "embedded" / "plan_engine.py"
 
@@ -45,6 +48,12 @@ def runs_here(model: ServedModel) -> bool:
         return False
     written = [str(part) for part in header.version]
     return not header.problem and not header.rtx and written[: len(installed[:4])] == installed[:4]
+
+
+def devices(stand_ins: Sequence[ServedModel]) -> str:
+    """Return what runs them: CPU, GPU, or both."""
+    kinds = {"CPU" if group.kind == "cpu" else "GPU" for model in stand_ins for group in model.instances}
+    return " and ".join(sorted(kinds)) or "CPU"
 
 
 def _plan(model: ServedModel) -> ServedModel:
@@ -86,7 +95,7 @@ def _graph(model: ServedModel, cpus: int) -> ServedModel:
             "onnx_file": model.files[0].name,
             "scalars": json.dumps([tensor.name for tensor in model.inputs if tensor.scalar]),
             **_narrowed(model),
-            "intra_op_threads": str(max(1, cpus // executions)),
+            THREADS: str(max(1, cpus // executions)),
         },
     )
 

@@ -115,7 +115,8 @@ def target_of(generations: Sequence[Generation], number: int | None, where: obje
     newest, oldest = generations[-1].number, generations[0].number
     target = newest - 1 if number is None else number
     if target >= newest:
-        raise Refused(f"the newest generation is {newest}", where=place, hint="repogen history lists them")
+        message = f"cannot return to {target}: the newest generation is {newest}"
+        raise Refused(message, where=place, hint="repogen history lists them")
     if generations[0].what == SQUASHED and target < oldest:
         raise Refused(f"the history before generation {oldest} was collected", where=place)
     return target

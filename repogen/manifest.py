@@ -24,6 +24,7 @@ from pydantic import (
 from repogen.cache import cache_folder
 from repogen.deploy_schema import DeployEntry
 from repogen.errors import ManifestError
+from repogen.model import Chosen
 from repogen.pipeline_schema import FileEntry, LlmEntry, StepEntry, fits, unfit
 from repogen.precision_schema import AccuracyEntry, CalibrationEntry, Precision, PrecisionEntry
 from repogen.releases import RELEASES
@@ -141,7 +142,9 @@ class ModelEntry(ModelSettings):
 
     source: str = Field(
         "",
-        description="an ONNX file, or a model.py for the python backend: a path or a URL (s3://…); ensembles have none",
+        description="an ONNX file, or a model.py for the python backend: a path or a URL (s3://…). With `*`, or a "
+        "folder: the newest file by the numbers in its name, which are its version. Ensembles have none",
+        examples=["exports/*/model.onnx"],
     )
     sha256: Sha256 | None = Field(None, description="enforced when given")
     steps: tuple[StepEntry, ...] = Field((), description="of an ensemble, in any order: tensors decide which runs when")
@@ -149,7 +152,7 @@ class ModelEntry(ModelSettings):
     requirements: tuple[str, ...] = Field((), description="of a python model: packages, such as tokenizers>=0.20")
     llm: LlmEntry | None = Field(None, description="of the vllm and tensorrtllm backends")
     version: Annotated[int, Field(ge=1, lt=10**18, strict=True)] = Field(
-        1, description="the number of the version folder"
+        1, description="the number of the version folder; where `source` is a pattern, the name says it"
     )
     keep_versions: PositiveInt = Field(2, description="version folders that stay side by side, the new one included")
     inputs: dict[str, TensorEntry] = Field({}, description="by name", examples=[{"sr": {"values": [16000]}}])
@@ -204,6 +207,7 @@ class Manifest:
     pinned_code: bool = False
     deploy: DeployEntry = field(default_factory=DeployEntry)
     store: str = ""  # the URL of a repository on an object store; `repository` stands for it on this machine
+    chosen: Mapping[str, Chosen] = field(default_factory=dict)  # where a source was a pattern
 
     @property
     def root(self) -> str:
@@ -215,8 +219,12 @@ class Manifest:
 
     def source_of(self, name: str) -> str:
         """Return what `models.NAME.source` means: a path, relative to the manifest's folder, or a URL."""
-        text = _expand(self.models[name].source, self.where("models", name, "source"))
+        text = self.expanded(name, self.models[name].source)
         return text if "://" in text else str(self.source.path.parent / text)
+
+    def expanded(self, name: str, text: str) -> str:
+        """Return (a part of) the source of `models.NAME` with the environment's values in it."""
+        return _expand(text, self.where("models", name, "source"))
 
     def model_path(self, name: str) -> Path:
         """Return the file that `models.NAME.source` means: the local copy where that is a URL."""

@@ -64,7 +64,8 @@ def example_of(kind: type[BaseModel], name: str) -> str:
     examples = kind.model_fields[name].examples  # those of the schema are sorted by key
     if not examples:
         return ""
-    return str(yaml.safe_dump(examples[0], default_flow_style=True, sort_keys=False, width=1000)).strip()
+    text = str(yaml.safe_dump(examples[0], default_flow_style=True, sort_keys=False, width=1000))
+    return text.removesuffix("...\n").strip()  # which ends a document that is a scalar
 
 
 def _lines() -> Iterator[str]:
@@ -92,13 +93,17 @@ def words(row: Row, titles: Mapping[str, str]) -> str:
     if "$ref" in row:
         return f"[mapping](#{_anchor(titles[row['$ref'].split('/')[-1]])})"
     if "anyOf" in row:
-        said = [words(one, titles) for one in row["anyOf"] if one.get("type") != "null"]
+        said = [word for one in row["anyOf"] if one.get("type") != "null" for word in _choices(one, titles)]
         return _or(list(dict.fromkeys(said)))
     if "enum" in row:
-        return _or([f"`{value}`" for value in row["enum"]])
+        return _or(_choices(row, titles))
     if "const" in row:
         return f"`{row['const']}`"
     return _plain(row, titles)
+
+
+def _choices(row: Row, titles: Mapping[str, str]) -> list[str]:
+    return [f"`{value}`" for value in row["enum"]] if "enum" in row else [words(row, titles)]
 
 
 def _plain(row: Row, titles: Mapping[str, str]) -> str:

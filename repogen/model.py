@@ -49,6 +49,7 @@ class InputHint:
     range: tuple[float, float] | None = None
     file: Path | None = None  # an .npz that holds samples of this input along axis 0
     why: str = ""
+    single: bool = False  # each sample of the file is a whole request of a model that does not batch
 
 
 @dataclass(frozen=True)
@@ -251,6 +252,14 @@ class Gate:
 
 
 @dataclass(frozen=True)
+class Chosen:
+    """Why a file was chosen of those that a pattern matches; `awaited` is a newer one that is still being written."""
+
+    why: str
+    awaited: str = ""
+
+
+@dataclass(frozen=True)
 class ServedModel:
     """Everything that decides one model's folder in the repository."""
 
@@ -275,4 +284,5 @@ class ServedModel:
     shapes: Mapping[str, ShapeRange] = field(default_factory=dict)  # by axis label
     hints: Mapping[str, InputHint] = field(default_factory=dict)  # by input name
     gate: Gate | None = None
+    chosen: Chosen | None = None  # where the source is a pattern
     notes: tuple[str, ...] = ()  # why each value was chosen, for plan and inspect

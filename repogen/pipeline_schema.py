@@ -15,7 +15,7 @@ _OF_MEMBERS = "it belongs to the models that the ensemble calls"
 _OF_GRAPHS = "it is decided from an ONNX graph"
 _GRAPH = (
     *("shapes", "precision", "precision_options", "calibration", "accuracy", "gpu", "workspace", "builder", "tf32"),
-    *("optimization_level", "version_compatible", "hardware_compatible", "plugins", "profiles", "timeout", "samples"),
+    *("optimization_level", "version_compatible", "hardware_compatible", "plugins", "profiles", "timeout"),
 )
 _MEMBER = ("dynamic_batching", "sequence_batching", "instances", "optimization", "warmup", "decoupled")
 _LLM_DECIDES = (*_MEMBER, "inputs", "outputs", "response_cache")
@@ -25,12 +25,12 @@ _NOT_OF: Mapping[str, Mapping[str, str]] = {
         **dict.fromkeys(_MEMBER, _OF_MEMBERS),
         "source": "an ensemble is made of its steps",
         "sha256": "an ensemble has no file",
-        "tune": "a pipeline is not tuned as a whole yet: give it to the models that it calls",
     },
     **{
         backend: {
             **dict.fromkeys(_GRAPH, _OF_GRAPHS),
             **dict.fromkeys(_LLM_DECIDES, f"the {backend} backend has its own: see `llm:`"),
+            "samples": _OF_GRAPHS,
             "sha256": "an engine is a folder",
             "tune": "the engine batches by itself",
         }

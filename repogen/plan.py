@@ -137,6 +137,28 @@ def members(model: ServedModel | None) -> tuple[str, ...]:
 
 
 def _change(model: ServedModel, published: Published | None, arranged: Arranged, *, overwrite: bool) -> Change:
+    """Return what happens to one model; where its source was a pattern, the reason says what was chosen."""
+    if model.chosen is None:
+        return _compared(model, published, arranged, overwrite=overwrite)
+    awaited = f"{model.chosen.awaited} is still being written"
+    if published and model.chosen.awaited and _is_newer(published, model.version):
+        return Change(model.name, "keep", awaited, published.text, "", replace(model, pending=()))
+    change = _compared(model, published, arranged, overwrite=overwrite)
+    if change.action == "keep":
+        return replace(change, reason=f"{change.reason}, {awaited}") if model.chosen.awaited else change
+    if change.action == "create":  # what is new is shown with all its notes, and this is one
+        return change
+    return replace(change, reason=f"{change.reason}; {model.chosen.why}")
+
+
+def _is_newer(published: Published, version: int) -> bool:
+    """Return whether what serves is newer: its own file is just being written once more."""
+    found = (name.split("/")[0] for name in published.files)
+    served = max((int(part) for part in found if VERSION.fullmatch(part)), default=0)
+    return published.state is State.WHOLE and served > version
+
+
+def _compared(model: ServedModel, published: Published | None, arranged: Arranged, *, overwrite: bool) -> Change:
     model = arranged(replace(model, carried=_carried(model, published)))
     config = rendered(model)
     if published is None:
@@ -198,7 +220,7 @@ def _why(model: ServedModel, published: Published, config: str, *, drifted: bool
     parts = _altered_files(model, published)
     fields = _altered_fields(published.text, config)
     parts += [f"config: {', '.join(fields)}"] if fields else []
-    return "; ".join(parts) or "rendered differently"
+    return "; ".join(parts) or ("config.pbtxt, in what Triton does not read" if drifted else "rendered differently")
 
 
 def _altered_files(model: ServedModel, published: Published) -> list[str]:
@@ -232,8 +254,8 @@ def _left_over(published: Published, *, prune: bool, overwrite: bool) -> Change:
     if published.state is State.DRIFTED and not overwrite:
         reason = "no longer in the manifest and edited by hand, kept (--prune with --overwrite removes it)"
         return Change(published.name, "drifted", reason)
-    kept = "removed" if prune else "kept (--prune removes it)"
-    return Change(published.name, "remove", f"no longer in the manifest, {kept}", config=published.text)
+    kept = "" if prune else ", kept (--prune removes it)"
+    return Change(published.name, "remove", f"no longer in the manifest{kept}", config=published.text)
 
 
 def _diff(before: str, after: str, name: str) -> str:

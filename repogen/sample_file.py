@@ -2,12 +2,13 @@
 
 import zipfile
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from repogen.dtypes import BY_TRITON
 from repogen.errors import ManifestError
-from repogen.model import InputHint, Tensor
+from repogen.model import InputHint, ServedModel, ServedTensor, Tensor
 
 _LARGEST = 2 * 2**30
 
@@ -27,6 +28,20 @@ def sample_hints(file: Path, inputs: Sequence[Tensor], where: str) -> dict[str, 
         if problem := _problem(array, by_name[name], sizes):
             raise ManifestError(f"{file}: the samples of {name!r} {problem}", where=where)
     return {name: InputHint(file=file) for name in arrays}
+
+
+def served_sample_hints(file: Path, model: ServedModel, where: str) -> dict[str, InputHint]:
+    """Return the same for a model without a graph: a sample has the dims that its config says."""
+    inputs = tuple(_with_axis(tensor) for tensor in model.inputs)
+    single = not model.max_batch_size
+    return {name: replace(hint, single=single) for name, hint in sample_hints(file, inputs, where).items()}
+
+
+def _with_axis(tensor: ServedTensor) -> Tensor:
+    labels = tensor.labels or ("",) * len(tensor.dims)
+    sizes = (label or f"{tensor.name}.{axis}" for axis, label in enumerate(labels))
+    dims = tuple(size if dim < 0 else dim for dim, size in zip(tensor.dims, sizes, strict=True))
+    return Tensor(tensor.name, tensor.dtype, ("samples", *dims))
 
 
 def _arrays(file: Path, where: str) -> dict[str, Any]:

@@ -66,7 +66,11 @@ def request(
     for tensor in inputs:
         hint = hints.get(tensor.name, NO_HINT)
         if hint.file is not None:
-            made[tensor.name] = _taken(tensor, rows_of(hint.file, tensor.name), batch, seed, batched=max_batch_size > 0)
+            rows = rows_of(hint.file, tensor.name)
+            if hint.single:
+                made[tensor.name] = np.asarray(rows[seed % len(rows)])
+            else:
+                made[tensor.name] = _taken(tensor, rows, batch, seed, batched=max_batch_size > 0)
             continue
         shape = shape_of(tensor, batch, max_batch_size=max_batch_size, shapes=shapes)
         made[tensor.name] = values(tensor.dtype, shape, hint, rng=rng)

@@ -4,22 +4,28 @@ Models go live one after another. An ensemble that names the version it means, o
 beside the new, goes from the old to the new in the one moment in which it is itself loaded.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from repogen import pbtxt
 from repogen.ensembles import NEWEST, keeps_former
 from repogen.errors import Refused
-from repogen.files import text_of
 from repogen.plan import Change, Plan, members
+from repogen.repository import Published
 
 
-def refuse_mixing(plan: Plan) -> None:
-    """Raise Refused where a sync under a live server would let an ensemble mix two generations."""
+def refuse_mixing(plan: Plan, published: Callable[[], Mapping[str, Published]]) -> None:
+    """Raise Refused where a sync under a live server would let an ensemble mix two generations.
+
+    `published` reads the repository; it is asked only where there is an ensemble.
+    """
+    if not any(members(change.model) for change in plan.changes):
+        return
+    there = published()
     for change in plan.changes:
         if not members(change.model):
             continue
-        text = text_of(plan.repository / change.name / "config.pbtxt")
+        text = there[change.name].text if change.name in there else ""
         replaced = _replaced(text, {other.name: other for other in plan.writes}) if text else []
         if len(replaced) > 1 or (replaced and change in plan.writes and change.alters):
             names = ", ".join(replaced)

@@ -71,7 +71,8 @@ class BatchStatistics:
 class Statistics:
     """Triton's own counters of one model since it was loaded; `later - earlier` is what happened between.
 
-    The `_ns` sums add up every request's share; `batches` counts executions instead.
+    The `_ns` sums add up every request's share; `batches` counts executions instead. `total_ns` is from a request's
+    arrival at the server to its answer.
     """
 
     model: str
@@ -84,6 +85,7 @@ class Statistics:
     compute_infer_ns: int
     compute_output_ns: int
     batches: tuple[BatchStatistics, ...] = ()
+    total_ns: int = 0
 
     def __sub__(self, earlier: Statistics) -> Statistics:
         if any(getattr(self, name) < getattr(earlier, name) for name in _COUNTERS):
@@ -104,6 +106,7 @@ _COUNTERS = (
     "compute_input_ns",
     "compute_infer_ns",
     "compute_output_ns",
+    "total_ns",
 )
 
 
@@ -179,6 +182,12 @@ class Client:
         answer = self._call("ModelStatistics", self._pb.ModelStatisticsRequest(name=name))
         return _statistics(name, answer.model_stats)
 
+    def statistics_of(self, names: Sequence[str]) -> dict[str, Statistics]:
+        """Return the counters of several models out of one answer; those that the server does not know are left out."""
+        told = self._call("ModelStatistics", self._pb.ModelStatisticsRequest()).model_stats
+        known = {name: [version for version in told if version.name == name] for name in names}
+        return {name: _statistics(name, versions) for name, versions in known.items() if versions}
+
     def _call(self, method: str, request: Any, *, deadline: float | None = None) -> Any:
         import grpc
 
@@ -241,7 +250,8 @@ def explain(error: Any, url: str, deadline: float) -> ServerError:
         return NoAnswer(f"no Triton answers at {url}", hint=f"is it up, and is this its gRPC port? {text}")
     if status == "UNIMPLEMENTED":
         return Rejected(f"{url} speaks gRPC but is no Triton: {text}", status=status)
-    return Rejected(f"Triton at {url} refused: {text}", status=status)
+    sentence = " ".join(text.split()).rstrip("; ")  # a Python backend's own has lines of its traceback in it
+    return Rejected(f"Triton at {url} refused: {sentence}", status=status)
 
 
 def encode(name: str, inputs: Mapping[str, Array], outputs: Sequence[str] = ()) -> bytes:
@@ -348,6 +358,7 @@ def _statistics(name: str, versions: Sequence[Any]) -> Statistics:
         phases = version.inference_stats
         sums["requests"] += phases.success.count
         sums["failures"] += phases.fail.count
+        sums["total_ns"] += phases.success.ns
         sums["inferences"] += version.inference_count
         sums["executions"] += version.execution_count
         for phase in ("queue", "compute_input", "compute_infer", "compute_output"):

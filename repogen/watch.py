@@ -8,6 +8,7 @@ from pathlib import Path
 
 from repogen.errors import RepogenError
 from repogen.manifest import load_manifest
+from repogen.newest import folders_of
 
 
 def signature(manifest: Path) -> str:
@@ -30,9 +31,13 @@ def _rows(manifest: Path) -> Iterator[str]:
     except RepogenError as error:
         yield str(error)
         return
-    texts = {read.source_of(name) for name in read.models}
-    for parent in sorted({text.rpartition("/")[0] if "://" in text else str(Path(text).parent) for text in texts}):
-        yield from _remote(parent) if "://" in parent else _local(Path(parent))
+    try:
+        folders = {folder for name in read.models if read.models[name].source for folder in folders_of(read, name)}
+    except RepogenError as error:
+        yield str(error)
+        return
+    for folder in sorted(folders):
+        yield from _remote(folder) if "://" in folder else _local(Path(folder))
 
 
 def _local(folder: Path) -> Iterator[str]:

@@ -48,7 +48,9 @@ def read_yaml(path: Path) -> YamlSource:
         mark = getattr(error, "problem_mark", None)
         line = mark.line + 1 if mark else 1
         problem = getattr(error, "problem", None) or str(error).splitlines()[0]
-        raise ManifestError(f"not valid YAML: {problem}", where=f"{path}:{line}") from None
+        starred = ": *" in "".join(text.splitlines()[line - 1 : line])  # YAML takes it for a reference
+        hint = 'what begins with * stands in quotes: "*.onnx"' if starred else ""
+        raise ManifestError(f"not valid YAML: {problem}", where=f"{path}:{line}", hint=hint) from None
     except RecursionError:
         raise ManifestError("nested too deeply", where=f"{path}:1") from None
     walk = _Walk(path)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from repogen.embedded import RUNNER, embed
+from repogen.embedded import RUNNER, devices, embed
 from repogen.model import DynamicBatching, Instances, ModelFile, ServedModel, ServedTensor
 
 MODEL = ServedModel(
@@ -41,6 +41,14 @@ def test_the_runner_is_told_what_to_do():
     assert parameters["kept"] == "yes"
     assert parameters["onnx_file"] == "model.onnx"
     assert json.loads(parameters["scalars"]) == ["s"]
+
+
+@pytest.mark.parametrize(
+    ("kinds", "said"), [(["cpu"], "CPU"), (["gpu"], "GPU"), (["cpu", "gpu", "cpu"], "CPU and GPU"), ([], "CPU")]
+)
+def test_what_runs_them_is_told(kinds, said):
+    assert devices([replace(MODEL, instances=(Instances(kind),)) for kind in kinds]) == said
+    assert devices([embed(MODEL, cpus=1)]) == "CPU"
 
 
 @pytest.mark.parametrize(("cpus", "threads"), [(1, "1"), (3, "1"), (8, "2")])

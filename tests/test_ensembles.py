@@ -6,8 +6,11 @@ import pytest
 
 from repogen import pbtxt
 from repogen.desired import chosen, desired_models
-from repogen.errors import ManifestError
-from repogen.plan import members
+from repogen.errors import ManifestError, Refused
+from repogen.load.payload import pool
+from repogen.places import place_of
+from repogen.plan import make_plan, members
+from repogen.together import refuse_mixing
 from tests.s3server import BUCKET, needs_s3
 from tests.serverkit import needs_server
 
@@ -174,6 +177,32 @@ def test_the_version_folder_survives_an_object_store(project, s3, invoke):
     invoke("sync", "-f", path)
     assert f"{root}/both/1/.keep" in s3.client().find(root)
     assert "nothing to do" in invoke("sync", "-f", path).output
+
+
+@needs_s3
+def test_mixing_is_refused_on_an_object_store_too(project, s3, invoke):
+    url = f"s3://{BUCKET}/served/mixing"
+    path = manifest_of(project, member("a"), member("b"), STEPS)
+    path.write_text(path.read_text().replace("served/models", url))
+    invoke("sync", "-f", path)
+    (project / "add.py").write_text(CODE.replace("+ 1", "+ 10"))
+    plan = make_plan(desired_models(path), place_of(url).read(url), project, url=url, arranged=place_of(url).fitting)
+    with pytest.raises(Refused, match="both would mix old and new answers while b, a change one after another"):
+        refuse_mixing(plan, lambda: place_of(url).read(url))
+
+
+def test_samples_of_a_pipeline_are_what_is_sent(tmp_path):
+    steps = STEPS.replace("ensemble\n", "ensemble\n    samples: rows.npz\n")
+    rows = np.arange(12, dtype=np.float32).reshape(3, 4)
+    np.savez(tmp_path / "rows.npz", **{"in": rows})
+    batched = pool(both(tmp_path, member("a"), member("b"), steps), batch=2, count=2, seed=0)
+    assert [request["in"].tolist() for request in batched] == [rows[[0, 1]].tolist(), rows[[1, 2]].tolist()]
+    parts = (member(name, batch=0) for name in "ab")
+    single = pool(both(tmp_path, *parts, steps), count=4, seed=1)
+    assert [request["in"].tolist() for request in single] == rows[[1, 2, 0, 1]].tolist()
+    np.savez(tmp_path / "rows.npz", **{"in": rows[:, :3]})
+    with pytest.raises(ManifestError, match=r"the samples of 'in' have the shape \[3, 3\], not \[samples, 4\]"):
+        both(tmp_path, member("a"), member("b"), steps)
 
 
 @pytest.mark.server

@@ -9,7 +9,7 @@ PACKAGE = Path(__file__).parents[1] / "repogen"
 LAYERS = (
     "errors assets dtypes units gpu plan_header tensorrt_api model releases backends_data guard labels comparing dataflow",
     "cache fingerprint hash_hints files yaml_source samples object_s3 object_store",
-    "settings_schema pipeline_schema precision_schema tune_schema deploy_schema manifest manifest_page remote_sources watch settings external input_values child nursery sample_file shaking blame onnx_graph onnx_facts proof proving",
+    "settings_schema pipeline_schema precision_schema tune_schema deploy_schema manifest manifest_page remote_sources newest watch settings external input_values child nursery sample_file shaking blame onnx_graph onnx_facts proof proving",
     "precision judging lowered accuracy bisecting bisect precisions",
     "newer_fields pbtxt intent wiring ensembles llm render rendered",
     "build_key profiles tensorrt_intent plan_tensors build_cache builders builder_process builds plan_models preflight lock_file",

@@ -60,12 +60,18 @@ def test_every_link_leads_to_a_heading():
     assert set(re.findall(r"\]\(#([^)]+)\)", page)) == headings - {"top-level"} | {"top-level"}
 
 
+def test_a_row_is_one_line():
+    lines = manifest_page().splitlines()
+    assert [line for line in lines if line.startswith("|") and not line.endswith("|")] == []
+
+
 def test_a_row_says_type_default_and_example():
     page = manifest_page()
     assert "| `max_queue_delay` | duration | `0ms` | how long a request may wait for others |" in page
     assert re.search(r"\| `shm` \| size \| `1GiB` \|", page)
     assert "| `precision` | `fp32`, `fp16`, `bf16` or `int8` | `fp32` |" in page
     assert re.search(r"\| `shapes` \| by name: \[mapping\]\(#shapeskey\) \|.*<br>`\{W: \{min: 32, opt: 320", page)
+    assert "| `alerts` | `slack`, `pagerduty` or text | none |" in page
     assert re.search(r"\| `optimization_level` \| whole number 0 to 5 \|", page)
 
 

@@ -121,6 +121,23 @@ def test_pruning_is_asked_for_and_much_of_it_twice(project, invoke):
     assert sorted(path.name for path in (project / "served/models").iterdir()) == ["plus"]
 
 
+def test_the_last_line_of_a_plan_says_what_is_there(project, invoke):
+    manifest = project / "repogen.yaml"
+    invoke("sync", "-f", manifest)
+    config = project / "served/models/add/config.pbtxt"
+    config.write_text(config.read_text() + "# mine\n")
+    shown = invoke("plan", "-f", manifest, code=1).stdout
+    assert "config.pbtxt, in what Triton does not read" in shown
+    assert shown.splitlines()[-1].endswith("served/models: 1 drifted")
+    assert "nothing to do" not in shown
+    invoke("sync", "--overwrite", "-f", manifest)
+    rename(project, "  add:", "  plus:")
+    invoke("sync", "-f", manifest)
+    assert "1 to keep, 1 no longer in the manifest" in invoke("plan", "-f", manifest).stdout
+    assert "1 to keep, 1 to remove" in invoke("plan", "--prune", "-f", manifest).stdout
+    assert "removed 1 of 2 models" in invoke("sync", "--prune", "--yes", "-f", manifest).stdout
+
+
 def test_a_hand_edited_left_over_is_not_pruned_unasked(project, invoke):
     invoke("sync", "-f", project / "repogen.yaml")
     (project / "served/models/add/1/model.onnx").write_bytes(b"mine")

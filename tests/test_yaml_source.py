@@ -53,6 +53,12 @@ def test_what_is_refused_names_its_line(tmp_path, text, message):
         read(tmp_path, text)
 
 
+def test_a_star_without_quotes_is_told(tmp_path):
+    (tmp_path / "a.yaml").write_text("models:\n  a: {source: *.onnx}\n")
+    with pytest.raises(ManifestError, match=r"a.yaml:2: not valid YAML.*stands in quotes"):
+        read_yaml(tmp_path / "a.yaml")
+
+
 def test_aliases_that_explode_are_refused(tmp_path):
     text = "a0: &a0 [x,x,x,x,x,x,x,x,x,x]\n"
     for n in range(1, 9):

@@ -20,7 +20,7 @@ from onnx import TensorProto, helper, numpy_helper
 Array = np.ndarray[Any, Any]
 
 HERE = Path(__file__).resolve().parent
-LAYERS, HEADS, WIDTH = 6, 12, 384
+HEADS = 12
 EPSILON = 1e-12  # of the model's layer normalisation
 MASKED = -1e4  # exp() of it is 0, and FP16 holds it
 OPSET, IR = 17, 8
@@ -45,10 +45,12 @@ def read_weights(path: Path) -> dict[str, Array]:
 class Graph:
     """An ONNX graph in the making: each method adds a node and returns the name of what it makes."""
 
-    def __init__(self, weights: dict[str, Array]) -> None:
+    def __init__(self, weights: dict[str, Array], heads: int) -> None:
         self.nodes: list[Any] = []
         self.constants: list[Any] = []
         self._weights = weights
+        self.heads = heads
+        self.width = weights["embeddings.word_embeddings.weight"].shape[1]
 
     def node(self, op: str, *inputs: str, **attributes: Any) -> str:
         name = f"t{len(self.nodes)}"
@@ -82,17 +84,17 @@ class Graph:
         half = self.node("Mul", x, self.number(0.5))
         return self.node("Mul", half, self.node("Add", erf, self.number(1)))
 
-    def heads(self, x: str) -> str:
-        split = self.node("Reshape", x, self.whole(0, 0, HEADS, WIDTH // HEADS))
+    def split(self, x: str) -> str:
+        split = self.node("Reshape", x, self.whole(0, 0, self.heads, self.width // self.heads))
         return self.node("Transpose", split, perm=[0, 2, 1, 3])
 
     def attention(self, x: str, mask: str, name: str) -> str:
-        query, key, value = (self.heads(self.dense(x, f"{name}.self.{part}")) for part in ("query", "key", "value"))
+        query, key, value = (self.split(self.dense(x, f"{name}.self.{part}")) for part in ("query", "key", "value"))
         scores = self.node("MatMul", query, self.node("Transpose", key, perm=[0, 1, 3, 2]))
-        scaled = self.node("Div", scores, self.number(math.sqrt(WIDTH // HEADS)))
+        scaled = self.node("Div", scores, self.number(math.sqrt(self.width // self.heads)))
         weights = self.node("Softmax", self.node("Add", scaled, mask), axis=-1)
         mixed = self.node("Transpose", self.node("MatMul", weights, value), perm=[0, 2, 1, 3])
-        joined = self.dense(self.node("Reshape", mixed, self.whole(0, 0, WIDTH)), f"{name}.output.dense")
+        joined = self.dense(self.node("Reshape", mixed, self.whole(0, 0, self.width)), f"{name}.output.dense")
         return self.normalised(self.node("Add", joined, x), f"{name}.output.LayerNorm")
 
     def layer(self, x: str, mask: str, name: str) -> str:
@@ -116,17 +118,22 @@ class Graph:
         return self.node("Mul", self.node("Sub", self.number(1), wide), self.number(MASKED))
 
 
-def minilm(weights: dict[str, Array]) -> onnx.ModelProto:
-    graph = Graph(weights)
+def bert(
+    weights: dict[str, Array], name: str, *, heads: int = HEADS, whole: int = TensorProto.INT64
+) -> onnx.ModelProto:
+    """Return a BERT of these weights; `whole` is the type of its inputs."""
+    graph = Graph(weights, heads)
     mask = graph.mask()
     x = graph.embedded()
-    for layer in range(LAYERS):
+    layer = 0
+    while f"encoder.layer.{layer}.output.dense.bias" in weights:
         x = graph.layer(x, mask, f"encoder.layer.{layer}")
+        layer += 1
     graph.nodes.append(helper.make_node("Identity", [x], ["last_hidden_state"]))
     names = ("input_ids", "attention_mask", "token_type_ids")
-    inputs = [helper.make_tensor_value_info(name, TensorProto.INT64, ["batch", "length"]) for name in names]
-    output = helper.make_tensor_value_info("last_hidden_state", TensorProto.FLOAT, ["batch", "length", WIDTH])
-    made = helper.make_graph(graph.nodes, "all-MiniLM-L6-v2", inputs, [output], graph.constants)
+    inputs = [helper.make_tensor_value_info(name, whole, ["batch", "length"]) for name in names]
+    output = helper.make_tensor_value_info("last_hidden_state", TensorProto.FLOAT, ["batch", "length", graph.width])
+    made = helper.make_graph(graph.nodes, name, inputs, [output], graph.constants)
     model = helper.make_model(made, opset_imports=[helper.make_opsetid("", OPSET)], ir_version=IR)
     onnx.checker.check_model(model)
     return model
@@ -140,7 +147,7 @@ def main(arguments: list[str] | None = None) -> int:
     if not weights.is_file():
         print(f"{weights} is not there: python examples/fetch_models.py --pipelines brings it", file=sys.stderr)
         return 1
-    onnx.save(minilm(read_weights(weights)), models / "minilm.onnx")
+    onnx.save(bert(read_weights(weights), "all-MiniLM-L6-v2"), models / "minilm.onnx")
     (models / "characters.txt").write_text(_characters(models / "text_rec.onnx"), encoding="utf-8")
     print(f"{models}: wrote minilm.onnx and characters.txt")
     return 0

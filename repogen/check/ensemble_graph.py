@@ -59,10 +59,14 @@ class Side:
     data_type: int
     dims: tuple[int, ...]
     batched: bool
+    place: str
 
     @property
     def full(self) -> tuple[int, ...]:
         return (-1, *self.dims) if self.batched else self.dims
+
+    def __str__(self) -> str:
+        return f"{self.model!r} ({self.place})"
 
 
 @dataclass(frozen=True)
@@ -80,23 +84,32 @@ def meetings(subject: Subject) -> Iterator[Meeting]:
     config = subject.config
     batched = config.max_batch_size > 0
     known: dict[str, Side] = {}
-    for tensor in (*config.input, *config.output):
-        dims = tensor.reshape.shape if tensor.HasField("reshape") else tensor.dims
-        known.setdefault(tensor.name, Side(subject.model.name, tensor.data_type, tuple(dims), batched))
+    for kind, tensors in (("input", config.input), ("output", config.output)):
+        for index, tensor in enumerate(tensors):
+            dims = tensor.reshape.shape if tensor.HasField("reshape") else tensor.dims
+            place = place_of(subject.model, f"{kind}[{index}]")
+            known.setdefault(tensor.name, Side(subject.model.name, tensor.data_type, tuple(dims), batched, place))
     for where, step, part in steps(subject):
         if part is None:
             continue
-        for tensors, mapping, name in (
-            (part.config.input, step.input_map, "input_map"),
-            (part.config.output, step.output_map, "output_map"),
+        batches = part.config.max_batch_size > 0
+        for kind, tensors, mapping in (
+            ("input", part.config.input, step.input_map),
+            ("output", part.config.output, step.output_map),
         ):
-            for tensor in tensors:
+            for index, tensor in enumerate(tensors):
                 if tensor.name in mapping:
-                    said = Side(part.name, tensor.data_type, tuple(tensor.dims), part.config.max_batch_size > 0)
+                    place = place_of(part, f"{kind}[{index}]")
+                    said = Side(part.name, tensor.data_type, tuple(tensor.dims), batches, place)
                     met = mapping[tensor.name]
                     if met in known:
-                        yield Meeting(f"{where}.{name}", met, known[met], said)
+                        yield Meeting(f"{where}.{kind}_map", met, known[met], said)
                     known.setdefault(met, said)
+
+
+def place_of(model: Model, field: str) -> str:
+    """Return file and line of a field of a model's config: the other end of what a step says."""
+    return f"{model.name}/config.pbtxt:{model.line_of(field)}"
 
 
 def agree(first: tuple[int, ...], other: tuple[int, ...]) -> bool:

@@ -9,6 +9,7 @@ from repogen.check.ensemble_graph import (
     decoupled_joins,
     flows,
     meetings,
+    place_of,
     reaches,
     steps,
 )
@@ -60,12 +61,14 @@ def _incomplete(subject: Subject) -> Iterator[Problem]:
 
 
 def _written_twice(subject: Subject) -> Iterator[Problem]:
-    written: set[str] = set()
+    written: dict[str, str] = {}
     for field, step, _ in steps(subject):
         for name in step.output_map.values():
+            place = f"{step.model_name!r} ({place_of(subject.model, f'{field}.output_map')})"
             if name in written:
-                yield Problem(f"the tensor {name!r} is written more than once", field=f"{field}.output_map")
-            written.add(name)
+                message = f"the tensor {name!r} is written more than once: by {written[name]} and by {place}"
+                yield Problem(message, field=f"{field}.output_map")
+            written.setdefault(name, place)
 
 
 def _overwritten_input(subject: Subject) -> Iterator[Problem]:
@@ -129,15 +132,16 @@ def _names(subject: Subject) -> Iterator[Problem]:
         ):
             names = [tensor.name for tensor in tensors]
             for name in sorted(set(mapping) - set(names)):
-                hint = f"it has {', '.join(map(repr, names))}"
+                hint = f"it has {', '.join(map(repr, names))} ({place_of(part, kind)})"
                 yield Problem(f"{step.model_name!r} has no {kind} {name!r}", field=f"{field}.{kind}_map", hint=hint)
 
 
 def _unmapped(subject: Subject) -> Iterator[Problem]:
     for field, step, part in steps(subject):
-        for tensor in part.config.input if part is not None else ():
-            if tensor.name not in step.input_map and not tensor.optional:
-                message = f"the input {tensor.name!r} of {step.model_name!r} is given nothing"
+        for index, tensor in enumerate(part.config.input if part is not None else ()):
+            if part is not None and tensor.name not in step.input_map and not tensor.optional:
+                place = place_of(part, f"input[{index}]")
+                message = f"the input {tensor.name!r} of {step.model_name!r} ({place}) is given nothing"
                 yield Problem(message, field=f"{field}.input_map")
 
 
@@ -155,7 +159,7 @@ def _types(subject: Subject) -> Iterator[Problem]:
         if first.data_type != other.data_type:
             said = [names[it].name if it in names else str(it) for it in (first.data_type, other.data_type)]
             yield Problem(
-                f"the tensor {meeting.tensor!r} is {said[0]} for {first.model!r} and {said[1]} for {other.model!r}",
+                f"the tensor {meeting.tensor!r} is {said[0]} for {first} and {said[1]} for {other}",
                 field=meeting.field,
             )
 
@@ -165,8 +169,7 @@ def _shapes(subject: Subject) -> Iterator[Problem]:
         first, other = meeting.first, meeting.other
         if not agree(first.dims, other.dims) and not agree(first.full, other.full):
             yield Problem(
-                f"the tensor {meeting.tensor!r} is {list(first.full)} for {first.model!r} "
-                f"and {list(other.full)} for {other.model!r}",
+                f"the tensor {meeting.tensor!r} is {list(first.full)} for {first} and {list(other.full)} for {other}",
                 field=meeting.field,
             )
 
@@ -176,8 +179,8 @@ def _lost_batch(subject: Subject) -> Iterator[Problem]:
         first, other = meeting.first, meeting.other
         if agree(first.dims, other.dims) and not agree(first.full, other.full):
             yield Problem(
-                f"the tensor {meeting.tensor!r} is {list(first.full)} for {first.model!r} "
-                f"and {list(other.full)} for {other.model!r}, their batch dims counted",
+                f"the tensor {meeting.tensor!r} is {list(first.full)} for {first} "
+                f"and {list(other.full)} for {other}, their batch dims counted",
                 field=meeting.field,
                 hint="a model without batching that takes batches has dims that begin with -1",
             )
@@ -188,7 +191,8 @@ def _batch_size(subject: Subject) -> Iterator[Problem]:
     for field, step, part in steps(subject):
         if part is not None and 0 < part.config.max_batch_size < wanted:
             yield Problem(
-                f"the ensemble takes batches of {wanted}, {step.model_name!r} of {part.config.max_batch_size}",
+                f"the ensemble takes batches of {wanted} ({place_of(subject.model, 'max_batch_size')}), "
+                f"{step.model_name!r} of {part.config.max_batch_size} ({place_of(part, 'max_batch_size')})",
                 field=f"{field}.model_name",
                 hint=f"max_batch_size: {part.config.max_batch_size}",
             )

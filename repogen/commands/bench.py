@@ -37,7 +37,7 @@ def bench(
     console: Console,
     **settings: object,
 ) -> int:
-    """Load the models that `manifest` names, on a live server, and print what came of it. Exit 1 where it is void."""
+    """Load the models that `manifest` names, on a live server, and say what came of it. Return 1 if a run is void."""
     from repogen.desired import chosen
     from repogen.endpoint import find_url
     from repogen.publish import state_folder
@@ -59,7 +59,7 @@ def bench(
         progress=progress_line(console),
     )
     show(runs, report=report, csv=csv, console=console, url=address)
-    return 0
+    return 0 if all(one.verdict.valid for one, _ in runs) else 1
 
 
 def bench_models(

@@ -129,11 +129,19 @@ def show(found: "Plan", console: Console) -> None:
                 console.say(console.paint(f"  {'':<{width}}  {'':<8}  {note}", "dim"))
         for line in change.diff.splitlines() if change.action != "create" else ():
             console.say(f"    {_coloured(line, console)}")
-    counts = ", ".join(f"{count} to {action}" for action, count in found.counts().items())
-    if not found.writes and not found.removes:
+    counts = ", ".join(_counted(action, count, found) for action, count in found.counts().items())
+    if found.blocked and not found.writes and not found.removes:
+        console.say(f"{found.place}: {counts}")
+    elif not found.writes and not found.removes:
         console.say(f"nothing to do in {found.place}: {counts}")
     else:
         console.say(f"{found.place}: {counts} ({_sizes(found)})")
+
+
+def _counted(action: str, count: int, found: "Plan") -> str:
+    if action == "remove" and not found.prune:
+        return f"{count} no longer in the manifest"
+    return f"{count} {action}" if action in ("drifted", "foreign") else f"{count} to {action}"
 
 
 _MANY = 50
@@ -153,6 +161,8 @@ def as_document(found: "Plan") -> dict[str, Any]:
                 "model": change.name,
                 "action": change.action,
                 "reason": change.reason,
+                "source": change.model.source if change.model else None,
+                "version": change.model.version if change.model else None,
                 "notes": change.model.notes if change.model else [],
                 "diff": change.diff,
             }

@@ -43,11 +43,13 @@ def compare_precisions(manifest: Path, *, only: Sequence[str], jobs: int, consol
     """Print each model in each precision, side by side."""
     from repogen.desired import refuse_unknown
     from repogen.manifest import load_manifest
+    from repogen.newest import with_newest
 
     del jobs  # latencies beside each other would mismeasure
     read = load_manifest(manifest)
     refuse_unknown(read, only)
     names = [name for name in read.models if name in only or not only]
+    read = with_newest(replace(read, models={name: read.models[name] for name in names}))
     document: dict[str, Any] = {}
     for name in names:
         if read.models[name].backend not in (None, "onnxruntime", "tensorrt") or read.model_path(name).suffix == ".py":

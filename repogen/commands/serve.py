@@ -67,24 +67,29 @@ def serve(
         )
     from repogen import server
     from repogen.desired import chosen
+    from repogen.embedded import devices, embed
     from repogen.endpoint import noted
     from repogen.publish import state_folder
     from repogen.python_steps import check_installed
+    from repogen.releases import EMBEDDED
     from repogen.runtime import find_runtime
 
     root, models = chosen(manifest, only, jobs=jobs, members=True)
     check_installed(models, find_runtime().python, str(manifest))
     state = state_folder(root)
+    stand_ins = [embed(model, cpus=os.cpu_count() or 1) for model in models]
+    where = f"embedded Triton {EMBEDDED.triton}, on this machine's {devices(stand_ins)}"
     ports = server.Ports(http=http_port or 0, grpc=grpc_port or 0, metrics=metrics_port or 0)
     with _terminable():
         try:
-            with _stand_in(models, state / "served") as repository:
+            with _written(stand_ins, state / "served") as repository:
                 console.note(f"starting Triton with {len(models)} models")
                 with (
                     server.start(repository, ports=ports, timeout=timeout or _READY) as triton,
                     noted(state, triton.server_id, triton.grpc),
                 ):
                     _show(triton, models, console, cold_start=cold_start)
+                    console.note(f"{where}: for development only, never for production")
                     return _run(command, triton, console) if command else _wait(triton, console)
         except _Terminated:
             return _TERMINATED
@@ -142,9 +147,8 @@ def _terminable() -> Iterator[None]:
 
 
 @contextmanager
-def _stand_in(models: Sequence["ServedModel"], folder: Path) -> Iterator[Path]:
+def _written(stand_ins: Sequence["ServedModel"], folder: Path) -> Iterator[Path]:
     """Write the embedded repository into a folder of this process; those of dead processes are removed."""
-    from repogen.embedded import embed
     from repogen.publish import write_model
     from repogen.render import render
 
@@ -154,27 +158,20 @@ def _stand_in(models: Sequence["ServedModel"], folder: Path) -> Iterator[Path]:
     repository = folder / str(os.getpid())
     repository.mkdir(parents=True)
     try:
-        for model in models:
-            stand_in = embed(model, cpus=os.cpu_count() or 1)
-            write_model(stand_in, render(stand_in), repository / model.name)
+        for model in stand_ins:
+            write_model(model, render(model), repository / model.name)
         yield repository
     finally:
         shutil.rmtree(repository, ignore_errors=True)
 
 
 def _show(triton: _Running, models: Sequence["ServedModel"], console: Console, *, cold_start: bool) -> None:
-    from repogen.releases import EMBEDDED
-
     firsts = _first_requests(triton, models) if cold_start else ()
     for model in models:
         console.say(f"{console.paint('READY', 'green')}  {model.name}")
     for first in firsts:
         _show_first(first, console)
     console.say(f"gRPC {triton.grpc}  HTTP {triton.http}  metrics {triton.metrics}")
-    if triton.pid:  # else it is Docker's, of a release that is fit for production
-        console.note(
-            f"embedded Triton {EMBEDDED.triton}, on this machine's CPU: for development only, never for production"
-        )
     console.document(
         {
             "server_id": triton.server_id,

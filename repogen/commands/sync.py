@@ -66,10 +66,10 @@ def sync(
         live = None
         if urls and not no_load:
             live = stack.enter_context(servers(urls, root, load_timeout, console))
-        if live and not yes and not answer.plan.url:
+        if live and not yes:
             from repogen.together import refuse_mixing
 
-            refuse_mixing(answer.plan)
+            refuse_mixing(answer.plan, lambda: place_of(root).read(root))
         if shadow:
             _refuse_shadow(shadow, answer, live)
         if answer.plan.writes or answer.plan.removes or place_of(root).needs_recovery(root):
@@ -208,8 +208,9 @@ def _tell(
     if generation:
         published = sum(step.after is not None for step in generation.steps)
         removed = len(generation.steps) - published
-        gone = f", removed {removed}" if removed else ""
-        console.say(f"published {published} of {len(found.changes)} models{gone} in {seconds:.1f} s")
+        counts = {"published": published, "removed": removed}
+        done = ", ".join(f"{verb} {count}" for verb, count in counts.items() if count)
+        console.say(f"{done or 'published 0'} of {len(found.changes)} models in {seconds:.1f} s")
         if not live:
             console.note("whether a server serves it is not known: --url HOST:PORT loads it and proves it")
     elif live and not again:

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from repogen.manifest import Manifest
     from repogen.model import ServedModel
     from repogen.tune.journal import Journal
+    from repogen.tune.pipeline_tuning import TunedPipeline
     from repogen.tune.search import Budget
     from repogen.tune.tuning import Tuned
 
@@ -37,16 +38,28 @@ def tune(
     console: Console,
 ) -> int:
     """Tune the models that were chosen; exit 1 where an objective cannot be held."""
+    from repogen.commands.tune_pipeline import apply_steps, tune_one
     from repogen.desired import models_of
+    from repogen.ensembles import with_members
     from repogen.manifest import load_manifest
     from repogen.publish import state_folder
     from repogen.tune.explain import paragraph, verdict
 
     said = load_manifest(manifest)
     names = _chosen(said, only, every=every)
-    models = models_of(_narrowed(said, names), jobs=jobs)
+    known = {model.name: model for model in models_of(_narrowed(said, with_members(said, names)), jobs=jobs)}
+    models = [known[name] for name in names if known[name].backend != "ensemble"]
     state = state_folder(said.repository)
     spend = parse_budget(budget)
+    if dry_run and len(models) < len(names):
+        raise RepogenError(
+            "a pipeline is not predicted without its server", hint="leave --dry-run out, or the pipeline"
+        )
+    pipelines = [
+        tune_one(said, known[name], known, spend=spend, url=url, state=state, console=console)
+        for name in names
+        if known[name].backend == "ensemble"
+    ]
     found: list[Tuned] = []
     for model in models:
         journal = _journal(state, model.name, fresh=fresh)
@@ -58,12 +71,17 @@ def tune(
             console.say(f"{model.name}: {verdict(tuned)}")
             _show_trials(tuned, console)
             console.say(paragraph(tuned))
-    _write_reports(found, report, csv, console)
+    _write_reports(found, pipelines, report, csv, console)
     if apply:
         _apply_all(manifest, found, models, report, force=force, console=console)
+        apply_steps(manifest, pipelines, known, report, force=force, console=console)
+    from repogen.tune import pipeline_report
     from repogen.tune.report import document
 
-    console.document({"tuned": [document(tuned) for tuned in found]})
+    documents = [*map(pipeline_report.document, pipelines), *map(document, found)]
+    console.document({"tuned": documents})
+    if not all(tuned.held for tuned in pipelines):
+        return 1
     return 0 if all(tuned.answer.held or (dry_run and not tuned.answer.trials) for tuned in found) else 1
 
 
@@ -186,10 +204,17 @@ def _show_outlook(tuned: Tuned, console: Console) -> None:
     console.table(("setting", "rate/s", f"{goal.name} ms", "mean batch", "load"), rows)
 
 
-def _write_reports(found: Sequence[Tuned], html: Path | None, csv: Path | None, console: Console) -> None:
+def _write_reports(
+    found: Sequence[Tuned], pipelines: Sequence[TunedPipeline], html: Path | None, csv: Path | None, console: Console
+) -> None:
+    from repogen.tune.pipeline_report import section
     from repogen.tune.report import as_csv, as_html
 
-    for path, make in ((html, as_html), (csv, as_csv)):
+    def page(rows: Sequence[Tuned]) -> str:
+        day = pipelines[0].date if pipelines else ""
+        return as_html(rows, {tuned.name: section(tuned) for tuned in pipelines}, day)
+
+    for path, make in ((html, page), (csv, as_csv)):
         if path is None:
             continue
         try:

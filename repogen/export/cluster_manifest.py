@@ -52,7 +52,7 @@ def local_folders(settings: Settings) -> tuple[str, ...]:
     folders: dict[str, None] = {}
     for key, path in _local_paths(settings):
         where = settings.manifest.where(*key)
-        parts = PurePosixPath(path).parts
+        parts = PurePosixPath(f"{path}*" if path.endswith("/") else path).parts
         if path.startswith("/") or ".." in parts or len(parts) < 2:  # noqa: PLR2004 - a folder and a file
             hint = "put it in a folder beside the manifest, or name a URL (s3://…)"
             raise ManifestError(f"no pod can mount {path!r}", where=where, hint=hint)
@@ -67,11 +67,21 @@ def _local_paths(settings: Settings) -> Iterator[tuple[Key, str]]:
     data = settings.manifest.source.data
     places: list[tuple[Key, Any]] = [(("models", name), entry) for name, entry in data["models"].items()]
     for key, entry in [*places, (("defaults",), data.get("defaults") or {})]:
-        for names in _FILES:
-            value = entry
-            for name in names:
-                value = value.get(name) if isinstance(value, dict) else None
+        for names, value in _named_files(entry):
             if isinstance(value, str) and "://" not in value and not value.startswith("${"):
                 yield (*key, *names), value
     if isinstance(folder := data.get("templates"), str):
         yield ("templates",), f"{folder}/*.j2"
+
+
+def _named_files(entry: dict[str, Any]) -> Iterator[tuple[Key, Any]]:
+    """Yield what of a model's entry names a file, by its keys."""
+    for names in _FILES:
+        value: Any = entry
+        for name in names:
+            value = value.get(name) if isinstance(value, dict) else None
+        yield names, value
+    for index, file in enumerate(entry.get("files") or ()):
+        yield ("files", index), file.get("source") if isinstance(file, dict) else file
+    for name, tensor in (entry.get("outputs") or {}).items():
+        yield ("outputs", name, "labels"), tensor.get("labels") if isinstance(tensor, dict) else None

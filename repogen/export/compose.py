@@ -34,6 +34,7 @@ def files(models: Sequence[ServedModel], settings: Settings) -> dict[str, str]:
         load_seconds=load_seconds(models, settings),
         memory=_size(settings.deploy.memory),
         shm=_size(settings.deploy.shm),
+        alert_secret=settings.alert_secret,
         storage=_size(settings.deploy.storage),
         master=locust_master(f"${{LOCUST_MODEL:-{models[0].name}}}", "triton:8001"),
         worker=locust_worker("locust-master"),

@@ -15,6 +15,7 @@ from repogen.model import ServedModel
 
 _QUANTILES = {"p50": "0.5", "p90": "0.9", "p95": "0.95", "p99": "0.99", "p99.9": "0.999"}
 _US = 1e6
+_ALERT_FILE = "/run/secrets/alert-receiver"  # where docker-compose.yml puts it
 
 
 def files(models: Sequence[ServedModel], settings: Settings, timing: Timing | None = None) -> dict[str, str]:
@@ -22,6 +23,7 @@ def files(models: Sequence[ServedModel], settings: Settings, timing: Timing | No
     what = watched(models, settings, timing or Timing(start=load_seconds(models, settings)))
     ruled = groups(what)
     values = {"what": what, "span": span, "groups": ruled, "cases": cases(what, ruled)}
+    values |= {"alerts": settings.deploy.alerts, "alert_file": _ALERT_FILE}
     return {
         "prometheus/prometheus.yml": _text("prometheus.yml", settings, values),
         "prometheus/rules.yml": _text("rules.yml", settings, values),

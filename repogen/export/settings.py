@@ -7,6 +7,7 @@ from repogen.deploy_schema import DeployEntry
 from repogen.manifest import Manifest
 
 _NGC = "nvcr.io/nvidia/tritonserver"
+_ALERT_SECRETS = {"slack": "incoming webhook's URL", "pagerduty": "integration's routing key"}
 
 
 @dataclass(frozen=True)
@@ -39,3 +40,8 @@ class Settings:
     @property
     def builder_image(self) -> str:
         return self.deploy.builder_image or f"repogen-builder:{self.manifest.triton}"
+
+    @property
+    def alert_secret(self) -> str:
+        """What the file with the alert receiver's secret holds, "" where there is none."""
+        return _ALERT_SECRETS.get(self.deploy.alerts or "", "")

@@ -1,7 +1,8 @@
 """How a generator sends: serialized requests in, a callback with the instant of the answer out.
 
-Three ways with one shape, `send(number, request)`: gRPC's completion queue driven by hand (half the CPU of its
-futures), its public futures where that is not to be had, and a stream for models that answer more than once.
+Four ways with one shape, `send(number, request)`: HTTP/2 over a plain socket (`repogen.load.wire`); gRPC's completion
+queue driven by hand, for TLS and proxies; its public futures where that is not to be had; and a stream for models that
+answer more than once.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from time import perf_counter_ns
 from typing import Any, Protocol
 
 from repogen import access, triton
+from repogen.load import wire
 
 OK = 0
 CANCELLED = 1
@@ -39,10 +41,15 @@ class Calls(Protocol):
 
 
 def open_calls(url: str, *, deadline: float, stream: bool, answered: Answered) -> Calls:
-    """Return the cheapest way of sending that this installation has."""
+    """Return the cheapest way of sending that there is to this server."""
     import grpc
 
     metadata = access.from_environment().headers or None
+    if not stream:
+        try:
+            return wire.WireCalls(wire.place_of(url, metadata or (), deadline), answered)
+        except (wire.Unusual, wire.Broken, OSError):
+            pass  # gRPC can do more, and says what is wrong
     channel = triton.bare_channel(url)
     try:
         grpc.channel_ready_future(channel).result(triton.DEADLINE)

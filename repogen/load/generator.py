@@ -224,6 +224,7 @@ def _conditions(spec: Spec, target: Target) -> samples.Conditions:
         arrivals=spec.arrivals,
         rate=spec.rate,
         users=spec.users,
+        workers=spec.workers,
         batch=spec.batch,
         seed=spec.seed,
         warm_up=spec.warm_up,

@@ -47,13 +47,17 @@ class Gauge:
 
 @dataclass(frozen=True)
 class Observation:
-    """The server over the measured window. `problem` says why there are no statistics."""
+    """The server over the measured window. `problem` says why there are no statistics.
+
+    `members` has those of the models that an ensemble calls, in the order of its steps.
+    """
 
     statistics: Statistics | None = None
     batching: Batching = field(default_factory=Batching)
     gauges: Mapping[str, Gauge] = field(default_factory=dict)
     problem: str = ""
     restarted: bool = False
+    members: Mapping[str, Statistics] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -63,13 +67,16 @@ def from_json(told: Mapping[str, Any]) -> Observation:
     """Return the observation that `to_json` gave; an empty one for {}."""
     if not told:
         return Observation(problem="the run was killed before the server was asked")
-    statistics = told["statistics"]
-    if statistics:
-        batches = tuple(BatchStatistics(**row) for row in statistics["batches"])
-        statistics = Statistics(**{**statistics, "batches": batches})
+    statistics = _statistics(told["statistics"]) if told["statistics"] else None
+    members = {name: _statistics(row) for name, row in told.get("members", {}).items()}
     batching = {**told["batching"], "preferred": tuple(told["batching"]["preferred"])}
     gauges = {name: Gauge(**gauge) for name, gauge in told["gauges"].items()}
-    return Observation(statistics, Batching(**batching), gauges, told["problem"], told["restarted"])
+    return Observation(statistics, Batching(**batching), gauges, told["problem"], told["restarted"], members)
+
+
+def _statistics(told: Mapping[str, Any]) -> Statistics:
+    batches = tuple(BatchStatistics(**row) for row in told["batches"])
+    return Statistics(**{**told, "batches": batches})
 
 
 class Observer:
@@ -80,13 +87,14 @@ class Observer:
         self._model = model
         self._batching = batching
         self._metrics = metrics
-        self._before: Statistics | None = None
+        self._members = members_of(client, model)
+        self._before: Mapping[str, Statistics] = {}
         self._pages: list[str] = []
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._watch, daemon=True, name="metrics")
 
     def begin(self) -> None:
-        self._before = self._client.statistics(self._model)
+        self._before = self._counters()
         if self._metrics:
             self._thread.start()
 
@@ -96,18 +104,26 @@ class Observer:
         if self._thread.is_alive():
             self._thread.join(2)
         gauges = summarise(self._pages)
-        problem, restarted, statistics = "", False, None
-        if self._before is None:
-            problem = "the run ended before its warm-up did"
-        else:
-            try:
-                after = self._client.statistics(self._model)
-            except ServerError as error:
-                problem = f"the server was lost: {error.message}"
-            else:
-                restarted, statistics = _difference(after, self._before)
-                problem = "its statistics started over: reloaded, or restarted" if restarted else ""
-        return Observation(statistics, self._batching, gauges, problem, restarted)
+        if not self._before:
+            return Observation(None, self._batching, gauges, "the run ended before its warm-up did")
+        try:
+            after = self._counters()
+        except ServerError as error:
+            return Observation(None, self._batching, gauges, f"the server was lost: {error.message}")
+        spent = {name: _difference(after.get(name), before) for name, before in self._before.items()}
+        over = next((name for name, between in spent.items() if between is None), None)
+        if over is not None:
+            whose = "its" if over == self._model else f"{over}'s"
+            problem = f"{whose} statistics started over: reloaded, or restarted"
+            return Observation(spent[self._model], self._batching, gauges, problem, restarted=True)
+        members = {name: between for name, between in spent.items() if between and name != self._model}
+        return Observation(spent[self._model], self._batching, gauges, members=members)
+
+    def _counters(self) -> Mapping[str, Statistics]:
+        """Return the counters of the model, and of those that it calls as they were at the same moment."""
+        if not self._members:
+            return {self._model: self._client.statistics(self._model)}
+        return self._client.statistics_of((self._model, *self._members))
 
     def _watch(self) -> None:
         while not self._stop.is_set():
@@ -140,6 +156,16 @@ def batching_of(config: Any) -> Batching:
     )
 
 
+def members_of(client: Client, model: str) -> tuple[str, ...]:
+    """Return the models that an ensemble calls, each once and in the order of its steps; none of any other model.
+
+    In the place of an ensemble that it calls are those that this one calls: they do the work.
+    """
+    steps = client.config(model).ensemble_scheduling.step
+    found = (name for step in steps for name in members_of(client, step.model_name) or (step.model_name,))
+    return tuple(dict.fromkeys(found))
+
+
 def summarise(pages: list[str]) -> dict[str, Gauge]:
     """Fold pages of metrics into the gauges that people look at."""
     seen: dict[str, list[float]] = {}
@@ -154,11 +180,11 @@ def summarise(pages: list[str]) -> dict[str, Gauge]:
     return {name: Gauge(sum(numbers) / len(numbers), max(numbers)) for name, numbers in seen.items()}
 
 
-def _difference(after: Statistics, before: Statistics) -> tuple[bool, Statistics | None]:
+def _difference(after: Statistics | None, before: Statistics) -> Statistics | None:
     try:
-        return False, after - before
+        return after - before if after else None
     except RepogenError:
-        return True, None
+        return None
 
 
 def _page(address: str) -> str | None:

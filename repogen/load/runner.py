@@ -38,7 +38,7 @@ class Load:
     """One setting of a load test. Without a rate, `users` requests are under way at any time.
 
     `duration` is the longest that is measured; `until` ends it earlier. `workers` are Locust's processes on this
-    machine; with `master`, workers elsewhere are waited for instead, on that address and Locust's port.
+    machine; with `master` (HOST or HOST:PORT), workers elsewhere are waited for instead, on that address.
     """
 
     users: int = 8
@@ -142,7 +142,9 @@ def _command(scratch: Path, kept: Path, model: str, *, url: str, load: Load) -> 
         "--exit-code-on-error": 0,
     }
     if load.master:
-        options |= {"--master-bind-host": load.master, "--expect-workers": load.workers}
+        host, colon, port = load.master.rpartition(":")
+        options |= {"--master-bind-host": host if colon else load.master, "--expect-workers": load.workers}
+        options |= {"--master-bind-port": port} if colon else {}
     elif load.workers > 1:
         options |= {"--processes": load.workers}
     flags = ["--headless", "--only-summary", *(["--master"] if load.master else [])]

@@ -37,6 +37,7 @@ class Conditions:
     arrivals: str = "closed"
     rate: float = 0.0  # requests a second that were asked of this process; 0: as many as were answered
     users: int = 0
+    workers: int = 1  # processes that shared the load
     batch: str = "1"
     seed: int = 0
     warm_up: float = 0.0

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from repogen.load.arrivals import CLOSED
 from repogen.load.observe import Batching, Gauge, Observation
+from repogen.triton import Statistics
 from repogen.units import duration_text
 
 _MS = 1e-6  # of a nanosecond
@@ -17,7 +18,10 @@ _US = 1e6
 
 @dataclass(frozen=True)
 class Served:
-    """Mean milliseconds a request, batches formed, and how busy its machine was."""
+    """Mean milliseconds a request, batches formed, and how busy its machine was.
+
+    `total` is from a request's arrival at the server to its answer. `members` are the models that an ensemble calls.
+    """
 
     requests: int = 0
     failures: int = 0
@@ -31,6 +35,24 @@ class Served:
     batches: tuple[tuple[int, int], ...] = ()
     gauges: Mapping[str, Gauge] = field(default_factory=dict)
     note: str = ""
+    total: float = 0.0
+    members: Mapping[str, Served] = field(default_factory=dict)
+
+    @property
+    def compute(self) -> float:
+        return self.compute_input + self.compute_infer + self.compute_output
+
+    def share(self, member: Served) -> float:
+        """Return which part of the members' time, and of what is between them, one of them had."""
+        parts = [(one.queue + one.compute) * one.requests for one in self.members.values()]
+        whole = max(self.total * self.requests, sum(parts))  # a step ends a little after the next one began
+        return (member.queue + member.compute) * member.requests / whole if whole else 0.0
+
+    @property
+    def between(self) -> float:
+        """Milliseconds a request that an ensemble's steps do not account for; below 0 where they run side by side."""
+        spent = sum(member.total * member.requests for member in self.members.values())
+        return self.total - spent / max(self.requests, 1)
 
 
 def serve(observation: Observation, *, arrivals: str, users: int, rate: float, shapes: int) -> Served:
@@ -38,25 +60,33 @@ def serve(observation: Observation, *, arrivals: str, users: int, rate: float, s
     statistics = observation.statistics
     if statistics is None:
         return Served(gauges=observation.gauges, note=observation.problem)
+    did = _counted(statistics)
+    asked = statistics.inferences / max(statistics.requests, 1)
+    # An ensemble is no queue of its own: its members say below what they merged.
+    merged = not did.executions or did.mean_batch > _MERGED * asked or bool(observation.members)
+    why = "" if merged else _why(observation.batching, arrivals, users, rate, shapes, asked, did.queue)
+    return replace(
+        did,
+        gauges=observation.gauges,
+        note=f"no batches formed: {why}" if why else observation.problem,
+        members={name: _counted(one) for name, one in observation.members.items()},
+    )
+
+
+def _counted(statistics: Statistics) -> Served:
     requests, executions = max(statistics.requests, 1), statistics.executions
-    mean_batch = statistics.inferences / executions if executions else 0.0
-    asked = statistics.inferences / requests
-    queue = statistics.queue_ns / requests * _MS
-    merged = not executions or mean_batch > _MERGED * asked
-    why = "" if merged else _why(observation.batching, arrivals, users, rate, shapes, asked, queue)
     return Served(
         requests=statistics.requests,
         failures=statistics.failures,
         executions=executions,
         inferences=statistics.inferences,
-        queue=queue,
+        queue=statistics.queue_ns / requests * _MS,
         compute_input=statistics.compute_input_ns / requests * _MS,
         compute_infer=statistics.compute_infer_ns / requests * _MS,
         compute_output=statistics.compute_output_ns / requests * _MS,
-        mean_batch=mean_batch,
+        mean_batch=statistics.inferences / executions if executions else 0.0,
         batches=tuple((row.size, row.count) for row in statistics.batches),
-        gauges=observation.gauges,
-        note=f"no batches formed: {why}" if why else "",
+        total=statistics.total_ns / requests * _MS,
     )
 
 

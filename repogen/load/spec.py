@@ -34,6 +34,7 @@ class Spec:
     duration: float = 0.0
     deadline: float = 30.0
     seed: int = 0
+    workers: int = 1  # generators that share the load
     metrics: str = ""  # host:port of the server's metrics; by default beside its gRPC port
 
     @property

@@ -94,7 +94,8 @@ class Session:
         self._users += by
         options = self._options
         if options.rate or options.user_rate:
-            share = self._users / max(options.num_users or self._users, self._users, 1)
+            total = options.total_users or options.num_users
+            share = self._users / max(total or self._users, self._users, 1) / (1 if total else options.sharers)
             self.generator.say(f"rate {options.user_rate * self._users or options.rate * share}")
         self.generator.say(f"users {self._users}")
 
@@ -144,6 +145,7 @@ class Session:
             duration=options.duration,
             deadline=options.deadline,
             seed=options.seed + 1000 * max(index, 0),
+            workers=options.sharers,
             metrics=options.metrics,
         )
 
@@ -255,6 +257,9 @@ def _add_options(parser: Any) -> None:
     )
     option("--metrics", env_var="REPOGEN_METRICS", default="", metavar="HOST:PORT", help="Triton's metrics", **hidden)
     option("--run-id", env_var="REPOGEN_RUN_ID", default="", help=argparse.SUPPRESS, **hidden)
+    # What only the master knows; Locust hands it on with the options.
+    option("--sharers", type=int, default=1, help=argparse.SUPPRESS, **hidden)
+    option("--total-users", type=int, default=0, help=argparse.SUPPRESS, **hidden)
 
 
 def _settle(environment: Any, **_: Any) -> None:
@@ -286,7 +291,7 @@ class Master:
 
     def __init__(self, environment: Any) -> None:
         self._environment = environment
-        self._ended = 0
+        self._ended: set[str] = set()
         self._watch = Watch("")
         environment.runner.register_message(_SAMPLES, self._keep)
         environment.runner.register_message(_ENDED, self._one_ended)
@@ -294,22 +299,36 @@ class Master:
         environment.events.worker_report.add_listener(self._report)
 
     def _start(self, **_: Any) -> None:
-        self._ended = 0
-        self._watch = Watch(self._environment.parsed_options.until)
+        self._ended = set()
+        options, runner = self._environment.parsed_options, self._environment.runner
+        self._watch = Watch(options.until)
+        options.sharers = runner.worker_count
+        options.total_users = 0 if self._environment.shape_class else runner.target_user_count
 
     def _keep(self, environment: Any, msg: Any, **_: Any) -> None:
         if folder := environment.parsed_options.samples:
             path = Path(folder) / Path(msg.data["name"]).name
             path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_bytes(msg.data["content"])
+            part = path.with_suffix(".part")
+            part.write_bytes(msg.data["content"])
+            part.replace(path)
 
     def _one_ended(self, environment: Any, msg: Any, **_: Any) -> None:
-        self._ended += 1
+        self._ended.add(msg.node_id)
         if msg.data["error"]:
             _LOG.error("%s", msg.data["error"])
             environment.process_exit_code = msg.data["code"]
-        if self._ended >= environment.runner.worker_count or msg.data["error"]:
             _end(environment)
+        elif len(self._ended) == 1:
+            gevent.spawn(self._wait_for_rest, self._ended)
+
+    def _wait_for_rest(self, ended: set[str]) -> None:
+        """End the test once all have ended; one that was killed never says so, but Locust misses it after a while."""
+        clients = self._environment.runner.clients
+        while not {one.id for one in (*clients.ready, *clients.spawning, *clients.running)} <= ended:
+            gevent.sleep(_PUMP)
+        if ended is self._ended:  # no other test has begun
+            _end(self._environment)
 
     def _report(self, client_id: str, data: dict[str, Any]) -> None:
         del client_id

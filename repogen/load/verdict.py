@@ -53,7 +53,10 @@ def _endings(samples: Sequence[Samples]) -> list[str]:
         "interrupted": "the run was interrupted",
         "full": "the generator's memory for samples was full",
     }
-    return [words[ending] for ending in words if ending in ended]
+    shared = max((part.conditions.workers for part in samples), default=1)
+    lost = shared - len(samples)
+    gone = [f"{lost} of {shared} workers were lost, and their samples"] if lost > 0 else []
+    return gone + [words[ending] for ending in words if ending in ended]
 
 
 def _server(observation: Observation) -> list[str]:

@@ -88,7 +88,7 @@ def against_rate(results: Sequence[Result]) -> str:
 def batches(result: Result) -> str:
     """Return how many executions had each batch size."""
     rows = result.served.batches
-    if not rows:
+    if not rows or result.served.members:  # an ensemble merges nothing: its steps do
         return ""
     total = sum(count for _, count in rows)
     groups = _grouped(rows)
@@ -107,6 +107,18 @@ def phases(result: Result) -> str:
         ("output", did.compute_output),
     )
     return svg.stacked(parts, "ms", "Queue and compute") if did.requests else ""
+
+
+def steps(result: Result) -> str:
+    """Return where the time went in each step of an ensemble."""
+    did = result.served
+    rows = [
+        (f"{name} {did.share(one):.0%}", (("queue", one.queue), ("compute", one.compute)))
+        for name, one in did.members.items()
+    ]
+    if did.between > 0:
+        rows.append((f"between them {did.between / did.total:.0%}", (("queue", 0.0), ("compute", did.between))))
+    return svg.rows(rows, "ms a request", "Steps of the pipeline") if rows else ""
 
 
 def _by_time(samples: Sequence[Samples]) -> tuple[Array, Array]:

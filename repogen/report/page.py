@@ -7,7 +7,7 @@ from repogen import __version__
 from repogen.load.metrics import Result
 from repogen.load.samples import Conditions, Samples
 from repogen.report import charts
-from repogen.report.text import gauge_words, milliseconds, with_interval
+from repogen.report.text import gauge_words, milliseconds, step_table, with_interval
 
 STYLE = """
 :root{color-scheme:light dark;--page:#f7f7f5;--card:#fff;--ink:#1c1c1a;--soft:#5f5e5a;--line:#dddcd6;
@@ -20,6 +20,7 @@ main{max-width:1080px;margin:0 auto;padding:32px 20px 64px}h1{font-size:24px;mar
 h2{font-size:19px;margin:40px 0 12px}h3{font-size:15px;margin:0 0 8px}p{margin:0 0 12px}.soft{color:var(--soft)}
 svg+.soft,.legend+.soft{margin:8px 0 0}
 .grid{display:grid;grid-template-columns:repeat(auto-fill,minmax(min(100%,460px),1fr));gap:16px;margin:16px 0}
+.grid.one{grid-template-columns:1fr}
 .card{background:var(--card);border:1px solid var(--line);border-radius:8px;padding:16px;min-width:0}
 .tiles{display:grid;grid-template-columns:repeat(auto-fit,minmax(120px,1fr));gap:12px;margin:0 0 16px}
 .tile{background:var(--card);border:1px solid var(--line);border-radius:8px;padding:10px 14px}
@@ -90,15 +91,28 @@ def _run(result: Result, samples: Sequence[Samples]) -> str:
         ("Distribution", charts.distribution(samples)),
         ("Batches that Triton formed", charts.batches(result)),
         ("Where the server's time went", charts.phases(result) + _machine(result)),
+        ("Where the time went, step by step", charts.steps(result)),
     )
     cards = "".join(_card(name, picture) for name, picture in pictures)
     notes = "".join(f"<p>{escape(note)}</p>" for note in (*result.summary.notes, result.served.note) if note)
     failed = "".join(f"<p>{count:,} failed: {escape(words)}</p>" for words, count in result.summary.failures)
     return (
         f"<h2>{escape(result.model)}, {escape(result.load)}</h2><p>{_verdict(result)}</p>{_tiles(result)}"
-        f'<div class="grid">{cards}</div>{failed}{notes}<div class="card">'
+        f'<div class="grid">{cards}</div>{_steps(result)}{failed}{notes}<div class="card">'
         f"<h3>Conditions</h3><dl>{_conditions(result)}</dl></div>"
     )
+
+
+def _steps(result: Result) -> str:
+    """Return what each step of an ensemble did, in figures."""
+    if not result.served.members:
+        return ""
+    _, header, rows = step_table(result)
+    head = "".join(f"<th>{escape(name)}</th>" for name in header)
+    body = "".join(f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in row)}</tr>" for row in rows)
+    table = f'<div class="wide"><table><tr>{head}</tr>{body}</table></div>'
+    name = "Steps: mean ms a request, by Triton's statistics of the measured window"
+    return f'<div class="grid one">{_card(name, table)}</div>'
 
 
 def _verdict(result: Result, *, short: bool = False) -> str:

@@ -8,6 +8,7 @@ from html import escape
 WIDTH, HEIGHT = 520, 250
 _LEFT, _RIGHT, _TOP, _BOTTOM = 60, 26, 12, 40
 _TICKS = 5
+_ROW, _LABEL = 28, 160  # of lying bars: the height of each, and where the first begins
 
 
 @dataclass(frozen=True)
@@ -110,6 +111,29 @@ def stacked(parts: Sequence[tuple[str, float]], unit: str, title: str) -> str:
     picture = f'<svg viewBox="0 0 {WIDTH} 28" role="img" aria-label="{escape(title)}">{"".join(body)}</svg>'
     names = [(f"{name} {value:.3g} {unit} ({value / total:.0%})", n) for n, (name, value) in enumerate(parts, start=1)]
     return picture + _legend(names)
+
+
+def rows(values: Sequence[tuple[str, Sequence[tuple[str, float]]]], unit: str, title: str) -> str:
+    """Return a lying bar for each row, split into its parts: label, then (name, length) of each part."""
+    most = max((sum(value for _, value in parts) for _, parts in values), default=0.0) or 1.0
+    body = []
+    for number, (label, parts) in enumerate(values):
+        at, top = float(_LABEL), number * _ROW
+        words = ", ".join(f"{name} {value:.4g} {unit}" for name, value in parts)
+        body.append(f'<text x="{_LABEL - 8}" y="{top + 18}" class="end">{escape(label)}</text>')
+        for colour, (_, value) in enumerate(parts, start=1):
+            wide = value / most * (WIDTH - _LABEL - _LEFT)
+            body.append(
+                f'<rect class="fill c{colour}" x="{at:.1f}" y="{top + 4}" width="{max(wide, 0.5):.1f}" height="20" '
+                f'rx="2"><title>{escape(f"{label}: {words}")}</title></rect>'
+            )
+            at += wide
+        total = sum(value for _, value in parts)
+        body.append(f'<text x="{at + 6:.1f}" y="{top + 18}">{total:.3g}</text>')
+    size = f'viewBox="0 0 {WIDTH} {_ROW * len(values)}"'
+    picture = f'<svg {size} role="img" aria-label="{escape(title)}">{"".join(body)}</svg>'
+    names = [name for name, _ in values[0][1]] if values else []
+    return picture + _legend([(f"{name}, {unit}", colour) for colour, name in enumerate(names, start=1)])
 
 
 def _x(axis: Axis, value: float) -> float:

@@ -18,7 +18,8 @@ def as_text(results: Sequence[Result], stream: TextIO) -> None:
 
     width = None if stream.isatty() else _PIPE_WIDTH
     console = Console(file=stream, width=width, highlight=False, markup=False)
-    for title, header, rows in (_clients(results), _server(results)):
+    steps = [step_table(result) for result in results if result.served.members]
+    for title, header, rows in (_clients(results), _server(results), *steps):
         console.print(_table(title, header, rows))
     for line in remarks(results):
         console.print(line)
@@ -88,6 +89,28 @@ def _server(results: Sequence[Result]) -> tuple[str, list[str], _Rows]:
         sizes = "  ".join(f"{size}x{count}" for size, count in did.batches)
         rows.append([result.model, *map(milliseconds, phases), str(did.executions), f"{did.mean_batch:.2f}", sizes])
     return "Server (mean ms a request, by Triton's statistics)", header, rows
+
+
+def step_table(result: Result) -> tuple[str, list[str], _Rows]:
+    """Return title, header and rows of what each step of an ensemble did."""
+    header = ["step", "queue", "compute", "of all", "requests", "executions", "mean batch", "batch size x executions"]
+    rows = [
+        [
+            name,
+            milliseconds(did.queue),
+            milliseconds(did.compute),
+            f"{result.served.share(did):.0%}",
+            str(did.requests),
+            str(did.executions),
+            f"{did.mean_batch:.2f}",
+            "  ".join(f"{size}x{count}" for size, count in did.batches),
+        ]
+        for name, did in result.served.members.items()
+    ]
+    did = result.served
+    if did.between > 0:
+        rows.append(["between them", "", milliseconds(did.between), f"{did.between / did.total:.0%}", "", "", "", ""])
+    return f"Steps of {result.model}, {result.load} (mean ms a request, of {milliseconds(did.total)})", header, rows
 
 
 def milliseconds(value: float | None) -> str:

@@ -33,8 +33,13 @@ def refuse_other_evidence(tuned: Tuned, model: ServedModel, *, force: bool) -> l
     return found
 
 
-def apply(path: Path, model: str, tuned: Tuned, *, report: str = "", differences: Sequence[str] = ()) -> str:
-    """Edit the manifest at `path`; return the comment that was written. What is served changes with the next sync."""
+def apply(
+    path: Path, model: str, tuned: Tuned, *, report: str = "", differences: Sequence[str] = (), pipeline: str = ""
+) -> str:
+    """Edit the manifest at `path`; return the comment that was written. What is served changes with the next sync.
+
+    `pipeline`: the ensemble as a step of which the model was tuned; the figures are those of the whole.
+    """
     from ruamel.yaml import YAML
 
     choice = tuned.answer.choice
@@ -51,7 +56,7 @@ def apply(path: Path, model: str, tuned: Tuned, *, report: str = "", differences
         entry = document["models"][model]
     except (KeyError, TypeError):
         raise ManifestError(f"there is no model {model!r}", where=str(path)) from None
-    comment = _comment(tuned, choice, report, differences)
+    comment = _comment(tuned, choice, report, differences, pipeline)
     _edit(entry, choice.setting, tuned.question.current, defaults=document.get("defaults") or {})
     _replace_comment(entry, comment)
     buffer = io.StringIO()
@@ -73,6 +78,9 @@ def _kept(before: str, after: str) -> str:
 
 
 def _edit(entry: Any, setting: Setting, current: Setting, *, defaults: Any) -> None:
+    if setting.max_batch < 2:  # noqa: PLR2004 - a step that merges nothing has only its instances
+        _edit_instances(entry, setting, defaults)
+        return
     if setting.batching:
         said = entry.get("dynamic_batching")
         if not hasattr(said, "keys"):
@@ -105,12 +113,13 @@ def _edit_instances(entry: Any, setting: Setting, defaults: Any) -> None:
     group["count"] = max(setting.instances // max(len(group.get("gpus") or ()), 1), 1)
 
 
-def _comment(tuned: Tuned, choice: Trial, report: str, differences: Sequence[str]) -> str:
+def _comment(tuned: Tuned, choice: Trial, report: str, differences: Sequence[str], pipeline: str) -> str:
     goal, seen, evidence = tuned.question.goal, choice.measured, tuned.evidence
     slo = f" (objective {goal.slo * 1e3:g} ms)" if goal.slo else ""
     span = f"[{seen.low * 1e3:.2f}, {seen.high * 1e3:.2f}]"
+    whole = f" of the pipeline {pipeline}" if pipeline else ""
     words = [
-        f"{_MARK} {tuned.date}: {goal.name} {seen.latency * 1e3:.2f} ms {span} at {choice.rate:g}/s{slo}",
+        f"{_MARK} {tuned.date}: {goal.name}{whole} {seen.latency * 1e3:.2f} ms {span} at {choice.rate:g}/s{slo}",
         f"measured on {evidence.backend}, {evidence.device}, Triton {evidence.server}, {tuned.machine}",
     ]
     if report:
@@ -125,7 +134,7 @@ _MARK = "tuned"
 
 def _replace_comment(entry: Any, comment: str) -> None:
     """Put the comment before `dynamic_batching`; one of an earlier tuning goes."""
-    key = "dynamic_batching"
+    key = "dynamic_batching" if "dynamic_batching" in entry else "instances"
     place = list(entry).index(key)
     before = list(entry)[place - 1] if place else None
     _drop_ours(entry.ca.items.get(before) if before else None)

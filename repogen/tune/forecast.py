@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from repogen.tune.arrivals import Arrivals
 from repogen.tune.batcher import Outcome, Workload, simulate
-from repogen.tune.service import Calibration
+from repogen.tune.service import Calibration, Corrections
 from repogen.tune.setting import Setting
 
 COARSE = 2500
@@ -91,33 +91,35 @@ class Predictor:
 
     def ceiling(self, setting: Setting) -> float:
         """Return the rate at which the instances are taken all the time by the batches that serve most."""
-        cycles = self.calibration.service(setting.instances).cycles(setting.max_batch)
+        cycles = self.calibration.service(setting.instances).at(math.inf).cycles(setting.max_batch, self.mix.mean)
         largest = setting.max_batch if setting.batching else 1
         best = max(size / cycles[size] for size in range(1, largest + 1))
         return setting.instances * best / self.mix.mean
 
     @cached_property
-    def _variants(self) -> dict[tuple[tuple[int, float], ...], Predictor]:
+    def _variants(self) -> dict[tuple[tuple[int, Corrections], ...], Predictor]:
         return {}
 
-    def scaled(self, scales: dict[int, float]) -> Predictor:
-        """Return the predictor with the services' scales set; the same one for the same scales."""
-        key = tuple(sorted(scales.items()))
+    def corrected(self, by: Mapping[int, Corrections]) -> Predictor:
+        """Return the predictor with the services' corrections set; the same one for the same corrections."""
+        key = tuple(sorted(by.items()))
         if key not in self._variants:
-            self._variants[key] = replace(self, calibration=self.calibration.scaled(scales))
+            self._variants[key] = replace(self, calibration=self.calibration.corrected(by))
         return self._variants[key]
 
     def outcome(self, setting: Setting, rate: float, requests: int) -> tuple[Outcome, list[float]]:
         """Return the simulation and the latencies that clients would see."""
-        service = self.calibration.service(setting.instances)
+        service = self.calibration.service(setting.instances).at(rate)
         times = self.arrivals.draw(rate, requests, self.seed).tolist()
         workload = Workload(times, sizes=self.mix.draw(requests, self.seed))
-        outcome = simulate(setting, workload, service.cycles(setting.max_batch), service.jitter(self.seed))
+        outcome = simulate(
+            setting, workload, service.cycles(setting.max_batch, self.mix.mean), service.jitter(self.seed)
+        )
         return outcome, sorted((outcome.latencies + service.gaps(self.seed, requests))[outcome.execution_of >= 0])
 
     def _simulated(self, setting: Setting, rate: float, requests: int) -> Forecast:
         outcome, seen = self.outcome(setting, rate, requests)
-        cycles = self.calibration.service(setting.instances).cycles(setting.max_batch)
+        cycles = self.calibration.service(setting.instances).at(rate).cycles(setting.max_batch, self.mix.mean)
         taken = sum(cycles[size] * count for size, count in outcome.histogram.items())
 
         def rank(percent: float) -> float:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from repogen.errors import RepogenError
-from repogen.tune.service import ClosedRun, Latencies
+from repogen.tune.service import ClosedRun, Latencies, OpenRun
 from repogen.tune.setting import QueuePolicy, Setting
 from repogen.tune.trial import Goal, Measured, Trial
 
@@ -78,11 +78,11 @@ class Journal:
                 open_entry = None
         return open_entry
 
-    def runs(self, evidence: Evidence) -> dict[int, list[ClosedRun]]:
+    def runs(self, evidence: Evidence) -> dict[int, list[ClosedRun | OpenRun]]:
         """Return the calibration runs for this evidence by instance count; the latest of each count."""
-        found: dict[int, list[ClosedRun]] = {}
+        found: dict[int, list[ClosedRun | OpenRun]] = {}
         for entry in self._of(evidence, "calibration"):
-            found[entry["instances"]] = [closed_run_from(row) for row in entry["runs"]]
+            found[entry["instances"]] = [run_from(row) for row in entry["runs"]]
         return found
 
     def trials(self, evidence: Evidence, goal: Goal, arrivals: str) -> list[Trial]:
@@ -118,10 +118,12 @@ def _trial(told: Mapping[str, Any]) -> Trial:
     return Trial(setting=setting_from(told["setting"]), measured=Measured(**measured), **rest)
 
 
-def closed_run_from(told: Mapping[str, Any]) -> ClosedRun:
+def run_from(told: Mapping[str, Any]) -> ClosedRun | OpenRun:
     batches = tuple((int(size), int(count), float(seconds)) for size, count, seconds in told["batches"])
-    latencies = Latencies(**told["latencies"])
-    return ClosedRun(setting_from(told["setting"]), told["clients"], told["seconds"], batches, latencies)
+    setting, latencies = setting_from(told["setting"]), Latencies(**told["latencies"])
+    if "due" in told:
+        return OpenRun(setting, tuple(told["due"]), batches, latencies)
+    return ClosedRun(setting, told["clients"], told["seconds"], batches, latencies)
 
 
 def _pairs(rows: Sequence[Sequence[int]]) -> tuple[tuple[int, int], ...]:

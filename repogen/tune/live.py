@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from repogen.errors import RepogenError
 from repogen.load import payload
 from repogen.load.intervals import enough, interval, percentile
 from repogen.load.metrics import latencies, result
@@ -18,7 +20,7 @@ from repogen.load.samples import Samples
 from repogen.load.spec import Spec
 from repogen.triton import Client, Statistics
 from repogen.tune.override import put, setting_of, with_setting
-from repogen.tune.service import ClosedRun, Latencies
+from repogen.tune.service import ClosedRun, Latencies, OpenRun
 from repogen.tune.setting import Setting
 from repogen.tune.trial import Goal, Measured
 
@@ -30,9 +32,13 @@ if TYPE_CHECKING:
 _S = 1e-9
 _READY = 60.0
 _WARM_UP = 1.0
-_SETTLE = 0.3  # seconds after which a new number of clients counts
-_LEVEL = 2.0  # seconds that a number of clients is measured
+_SETTLE = 0.5  # seconds after which a new load counts: the generator plans a quarter of a second ahead
+_LEVEL, _LONGEST_LEVEL = 1.5, 4.0  # seconds that a number of clients is measured
+_EXECUTIONS = 40  # that a slow model is given the longer time for
+_OPEN = (0.3, 0.65)  # loads on a schedule, as parts of what closed loops reached
+_OPEN_REQUESTS, _OPEN_SECONDS = 400, (4.0, 10.0)
 _APART = 4  # each batch size of the calibration is so many times the one before
+_UNSURE = 1.8  # the ends of the interval of a run in which the machine did something else
 _TAIL = 40  # requests that are expected beyond the percentile in a run
 _SHORTEST, _LONGEST = 6.0, 60.0
 _DEADLINE = 30.0
@@ -87,42 +93,58 @@ class Bench:
             generator.close()
         return folded(samples, self.goal)
 
-    def calibrate(self, setting: Setting) -> list[ClosedRun]:
-        """Load one instance count with more and more clients that wait; one run, a level for each number of them."""
+    def calibrate(self, setting: Setting) -> list[ClosedRun | OpenRun]:
+        """Load one instance count with more and more clients that wait, then with two open loads."""
         self.apply(setting)
+        with self._generating(setting, users=1) as generator:
+            windows = [self._level(generator, f"users {clients}", _LEVEL, _EXECUTIONS) for clients in levels(setting)]
+            samples = self._ended(generator)
+        closed = [_closed_run(setting, *row, samples) for row in zip(levels(setting), windows, strict=True)]
+        rates = [part * max(run.samples / run.seconds for run in closed) for part in _OPEN]
+        with self._generating(setting, arrivals="poisson", rate=rates[0]) as generator:
+            windows = [self._level(generator, f"rate {rate}", _open_seconds(rate)) for rate in rates]
+            samples = self._ended(generator)
+        return [*closed, *(_open_run(setting, window, samples) for window in windows)]
+
+    @contextmanager
+    def _generating(self, setting: Setting, **load: Any) -> Iterator[Generator]:
         spec = Spec(
             url=self.client.url,
             model=self.model,
             folder=str(self.folder),
-            name=f"calibration-{secrets.token_hex(4)}",
+            name=f"calibration-{setting.instances}-{secrets.token_hex(4)}",
             payloads=str(self.payloads),
-            users=1,
             warm_up=_WARM_UP,
             deadline=_DEADLINE,
+            seed=secrets.randbits(31),
+            **load,
         )
         generator = Generator(spec)
         try:
             generator.wait_ready(_READY)
             _wait(lambda: bool(generator.began or generator.ended), _READY)
-            windows = [self._level(generator, clients) for clients in levels(setting)]
-            generator.say("stop")
-            samples = generator.finish(_DEADLINE + _READY)
+            yield generator
         finally:
             generator.close()
-        return [_closed_run(setting, window, samples) for window in windows]
 
-    def _level(self, generator: Generator, clients: int) -> _Window:
-        generator.say(f"users {clients}")
+    def _ended(self, generator: Generator) -> Samples:
+        generator.say("stop")
+        return generator.finish(_DEADLINE + _READY)
+
+    def _level(self, generator: Generator, load: str, seconds: float, executions: int = 0) -> _Window:
+        generator.say(load)
         time.sleep(_SETTLE)
         before, begin = self.client.statistics(self.model), time.perf_counter_ns()
-        time.sleep(_LEVEL)
-        after, end = self.client.statistics(self.model), time.perf_counter_ns()
-        return _Window(clients, begin, end, after - before)
+        while True:
+            time.sleep(seconds)
+            seen, end = self.client.statistics(self.model) - before, time.perf_counter_ns()
+            done = sum(row.count for row in seen.batches)
+            if done >= executions or (end - begin) * _S >= _LONGEST_LEVEL:
+                return _Window(begin, end, seen)
 
 
 @dataclass(frozen=True)
 class _Window:
-    clients: int
     begin: int  # of the clock that all processes share
     end: int
     statistics: Statistics
@@ -153,12 +175,14 @@ def folded(samples: Samples, goal: Goal) -> Measured:
     low, high = interval(taken, percent)
     ordered = np.sort(taken)
     missed = "the rate was missed by more than 2 %"
-    overloaded = reasons and all(missed in reason for reason in reasons)  # by the server: that is an answer
+    overloaded = bool(reasons) and all(missed in reason for reason in reasons)  # by the server: that is an answer
+    if high > _UNSURE * low and not overloaded:
+        reasons.append(f"{goal.name} lies anywhere from {low * 1e-6:.1f} to {high * 1e-6:.1f} ms")
     return Measured(
         latency=percentile(ordered, percent) * _S,
         low=low * _S,
         high=high * _S,
-        valid=not reasons or bool(overloaded),
+        valid=not reasons or overloaded,
         reason="; ".join(reasons),
         requests=len(taken),
         seconds=seen.summary.seconds,
@@ -175,16 +199,38 @@ def save_payloads(path: Path, requests: Requests) -> Path:
     return path
 
 
-def _closed_run(setting: Setting, window: _Window, samples: Samples) -> ClosedRun:
+def _open_seconds(rate: float) -> float:
+    return min(max(_OPEN_REQUESTS / rate, _OPEN_SECONDS[0]), _OPEN_SECONDS[1])
+
+
+def _closed_run(setting: Setting, clients: int, window: _Window, samples: Samples) -> ClosedRun:
     """Return one level: the server's executions between its two questions, and its clients' latencies."""
+    inside = (samples.sent >= window.begin) & (samples.done <= window.end) & (samples.status == 0)
+    seconds = (window.end - window.begin) * _S
+    return ClosedRun(setting, clients, seconds, _batches(window), _seen((samples.done - samples.sent)[inside]))
+
+
+def _open_run(setting: Setting, window: _Window, samples: Samples) -> OpenRun:
+    """Return one level: what was due between the server's two answers."""
+    inside = (samples.intended >= window.begin) & (samples.intended <= window.end) & (samples.status == 0)
+    due = (samples.intended[inside] - window.begin) * _S
+    seen = _seen((samples.done - samples.intended)[inside])
+    return OpenRun(setting, tuple(round(float(second), 6) for second in due), _batches(window), seen)
+
+
+def _batches(window: _Window) -> tuple[tuple[int, int, float], ...]:
+    rows = window.statistics.batches
+    return tuple((row.size, row.count, row.compute_infer_ns / row.count * _S) for row in rows)
+
+
+def _seen(nanoseconds: Any) -> Latencies:
     import numpy as np
 
-    inside = (samples.sent >= window.begin) & (samples.done <= window.end) & (samples.status == 0)
-    taken = np.sort((samples.done - samples.sent)[inside]) * _S
-    rows = tuple((row.size, row.count, row.compute_infer_ns / row.count * _S) for row in window.statistics.batches)
+    if not len(nanoseconds):
+        raise RepogenError("no request of a calibration was answered", hint="is the server alive? see its log")
+    taken = np.sort(nanoseconds) * _S
     p50, p90, p99 = (float(taken[min(int(part * len(taken)), len(taken) - 1)]) for part in (0.5, 0.9, 0.99))
-    seen = Latencies(float(taken.mean()), p50, p90, p99, float(taken[-1]))
-    return ClosedRun(setting, window.clients, (window.end - window.begin) * _S, rows, seen)
+    return Latencies(float(taken.mean()), p50, p90, p99, float(taken[-1]))
 
 
 def _wait(condition: Callable[[], bool], seconds: float) -> None:

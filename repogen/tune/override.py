@@ -10,15 +10,17 @@ import json
 import os
 import signal
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
+from repogen.embedded import THREADS
 from repogen.errors import Refused, ServerError
 from repogen.tune.journal import Journal
 from repogen.tune.setting import QueuePolicy, Setting
 
 _ACTIONS = {0: "reject", 1: "delay"}
+_MERGING = 2  # the least max_batch_size with which requests are merged
 
 
 class Server(Protocol):
@@ -44,7 +46,7 @@ def setting_of(config: Any) -> Setting:
     preferred = tuple(said.preferred_batch_size)
     return Setting(
         max_batch=config.max_batch_size,
-        instances=group.count * max(len(group.gpus), 1),
+        instances=_count(group),
         delay=said.max_queue_delay_microseconds,
         preferred=() if preferred == (config.max_batch_size,) else preferred,  # Triton's own, where none is given
         batching=config.HasField("dynamic_batching"),
@@ -61,7 +63,9 @@ def with_setting(config: Any, setting: Setting) -> Any:
     changed = type(config)()
     changed.CopyFrom(config)
     group = _only_group(changed)
-    group.count = max(setting.instances // max(len(group.gpus), 1), 1)
+    before, group.count = group.count, max(setting.instances // max(len(group.gpus), 1), 1)
+    if threads := changed.parameters[THREADS].string_value if THREADS in changed.parameters else "":
+        changed.parameters[THREADS].string_value = str(max(int(threads) * before // group.count, 1))
     changed.max_batch_size = setting.max_batch
     if not setting.batching:
         changed.ClearField("dynamic_batching")
@@ -70,6 +74,25 @@ def with_setting(config: Any, setting: Setting) -> Any:
     changed.dynamic_batching.max_queue_delay_microseconds = setting.delay
     del changed.dynamic_batching.preferred_batch_size[:]
     changed.dynamic_batching.preferred_batch_size.extend(setting.preferred)
+    return changed
+
+
+def setting_of_step(config: Any) -> Setting:
+    """Return the same for a step of a pipeline, which need not merge requests: then it is its instances."""
+    if config.max_batch_size >= _MERGING or config.HasField("ensemble_scheduling"):
+        return setting_of(config)
+    return Setting(max_batch=1, instances=sum(_count(group) for group in config.instance_group) or 1, batching=False)
+
+
+def with_setting_of_step(config: Any, setting: Setting) -> Any:
+    """Return a copy of a step's config that has the setting."""
+    if config.max_batch_size >= _MERGING:
+        return with_setting(config, setting)
+    changed = type(config)()
+    changed.CopyFrom(config)
+    if setting.instances != setting_of_step(config).instances:
+        group = _only_group(changed)
+        group.count = max(setting.instances // max(len(group.gpus), 1), 1)
     return changed
 
 
@@ -83,7 +106,7 @@ def as_json(config: Any) -> str:
 def put(server: Server, config: Any) -> None:
     """Let the server run `config`, and prove that it does."""
     server.load(config.name, as_json(config))
-    found, wanted = setting_of(server.config(config.name)), setting_of(config)
+    found, wanted = setting_of_step(server.config(config.name)), setting_of_step(config)
     # Triton may write the preferred size down that it uses where none was given.
     if replace(found, preferred=found.sizes) != replace(wanted, preferred=wanted.sizes):
         raise ServerError(
@@ -99,15 +122,26 @@ def borrowed(server: Server, model: str, journal: Journal) -> Iterator[Any]:
     It is on the disk before the block begins. An interrupt ends the block; a second one ends the process at once,
     and then the next run puts the config back.
     """
-    give_back_left(server, journal)
-    original = server.config(model)
-    journal.add("borrowed", url=server.url, model=model, config=json.loads(as_json(original)))
+    with all_borrowed(server, {model: journal}) as originals:
+        yield originals[model]
+
+
+@contextmanager
+def all_borrowed(server: Server, journals: Mapping[str, Journal]) -> Iterator[Mapping[str, Any]]:
+    """Do the same for several models, each with the journal of its own: all of them are put back, or said not to be."""
+    for journal in journals.values():
+        give_back_left(server, journal)
+    originals = {model: server.config(model) for model in journals}
+    for model, journal in journals.items():
+        journal.add("borrowed", url=server.url, model=model, config=json.loads(as_json(originals[model])))
     with _interruptible() as interrupts:
         try:
-            yield original
+            yield originals
         finally:
             interrupts.deferred = True
-            _give_back(server, original, journal)
+            with ExitStack() as stack:  # one that cannot be put back keeps none of the others
+                for model, journal in journals.items():
+                    stack.callback(_give_back, server, originals[model], journal)
     if interrupts.late:
         raise KeyboardInterrupt
 
@@ -139,8 +173,8 @@ def give_back_left(server: Server, journal: Journal, *, live: Callable[[str], bo
 
 def _is_trial_of(config: Any, original: Any) -> bool:
     """Return whether a live config is the original with another setting, and not one that came after it."""
-    bare = replace(setting_of(original), batching=False)  # the batcher is what a trial may have changed or taken out
-    return _same(with_setting(config, bare), with_setting(original, bare))
+    bare = replace(setting_of_step(original), batching=False)  # the batcher may be changed, or taken out
+    return _same(with_setting_of_step(config, bare), with_setting_of_step(original, bare))
 
 
 def _live(url: str) -> bool:
@@ -203,6 +237,10 @@ def _parsed(told: Mapping[str, Any]) -> Any:
 
 def _same(one: Any, other: Any) -> bool:
     return bool(one.SerializeToString(deterministic=True) == other.SerializeToString(deterministic=True))
+
+
+def _count(group: Any) -> int:
+    return int(group.count * max(len(group.gpus), 1))
 
 
 def _only_group(config: Any) -> Any:

@@ -1,55 +1,74 @@
-"""What confirmed trials say of the calibration: cycles take a little more or less than it found."""
+"""What confirmed trials say of the calibration: at their rate, cycles take a little more or less than it found."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from statistics import fmean, geometric_mean
 
 from repogen.tune.forecast import Predictor
+from repogen.tune.service import Corrections
 from repogen.tune.trial import Trial
 
 _REQUESTS = 6000
-_DOUBT = 0.1  # how far the scale is expected to be off, as a logarithm
+_DOUBT = 0.1  # how far the factor of all loads is expected to be off, as a logarithm
+_APART = 0.05  # how far that of one load is expected to be from the factor of all
 _NOISE = 0.07  # how far a measured percentile is expected to be off
 _CLAMP = 0.5  # near the limit of capacity a per cent of service time is half of the latency: no evidence
-_SCALES = tuple(1.02**n for n in range(-13, 14))
+_STEP, _MOST = 1.02, 16  # of the factors that are tried, to either side
+_ALIKE = 1.03  # rates that differ by less tell of the same load
 
 
 def refitted(predictor: Predictor, trials: Sequence[Trial]) -> Predictor:
-    """Return the predictor with the service times scaled, for each instance count, as its trials say.
+    """Return the predictor with the service times corrected, for each instance count and load, as its trials say.
 
     A count without trials takes the mean of the others'.
     """
-    valid = [trial for trial in trials if trial.measured.valid]
-    if not valid:
-        return predictor
     counts = sorted(predictor.calibration.services)
-    logs = {}
-    for count in counts:
-        mine = [t for t in valid if _nearest(counts, t.setting.instances) == count]
-        if mine:
-            logs[count] = math.log(_best_scale(predictor, count, mine))
-    mean = sum(logs.values()) / len(logs)
-    return predictor.scaled({count: math.exp(logs.get(count, mean)) for count in counts})
+    trials_of: dict[int, list[Trial]] = {}
+    for trial in (trial for trial in trials if trial.measured.valid):
+        trials_of.setdefault(_nearest(counts, trial.setting.instances), []).append(trial)
+    if not trials_of:
+        return predictor
+    factors = {count: _factor(predictor, count, mine, 1.0, _DOUBT) for count, mine in trials_of.items()}
+    others = ((1.0, math.exp(sum(map(math.log, factors.values())) / len(factors))),)
+    loads = {
+        count: [(trial.rate, _factor(predictor, count, [trial], factors[count], _APART)) for trial in mine]
+        for count, mine in trials_of.items()
+    }
+    return predictor.corrected({count: _joined(loads[count]) if count in loads else others for count in counts})
 
 
 def _nearest(counts: Sequence[int], count: int) -> int:
     return min(counts, key=lambda known: (abs(known - count), known))
 
 
-def _best_scale(predictor: Predictor, count: int, trials: Sequence[Trial]) -> float:
-    """Descend from 1 in steps of 2 %: the loss has one valley as far as the clamp lets it."""
+def _joined(rows: Sequence[tuple[float, float]]) -> Corrections:
+    """Return the factors by rising rate, those of almost the same rate as their mean."""
+    groups: list[list[tuple[float, float]]] = []
+    for row in sorted(rows):
+        if groups and row[0] <= groups[-1][0][0] * _ALIKE:
+            groups[-1].append(row)
+        else:
+            groups.append([row])
+    return tuple((fmean(rate for rate, _ in group), geometric_mean(f for _, f in group)) for group in groups)
 
-    def loss(index: int) -> float:
-        tried = predictor.scaled({count: _SCALES[index]})
-        return (math.log(_SCALES[index]) / _DOUBT) ** 2 + sum((_miss(tried, trial) / _NOISE) ** 2 for trial in trials)
 
-    place = len(_SCALES) // 2
+def _factor(predictor: Predictor, count: int, trials: Sequence[Trial], expected: float, doubt: float) -> float:
+    """Descend from what is expected in steps of 2 %: the loss has one valley as far as the clamp lets it."""
+
+    def loss(step: int) -> float:
+        factor = _STEP**step
+        tried = predictor.corrected({count: ((1.0, factor),)})
+        misses = sum((_miss(tried, trial) / _NOISE) ** 2 for trial in trials)
+        return (math.log(factor / expected) / doubt) ** 2 + misses
+
+    place = round(math.log(expected, _STEP))
     best = loss(place)
     for step in (-1, 1):
-        while 0 <= place + step < len(_SCALES) and (next_loss := loss(place + step)) < best:
+        while abs(place + step) <= _MOST and (next_loss := loss(place + step)) < best:
             place, best = place + step, next_loss
-    return _SCALES[place]
+    return _STEP**place
 
 
 def _miss(predictor: Predictor, trial: Trial) -> float:

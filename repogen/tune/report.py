@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from html import escape
 from typing import Any
@@ -83,16 +83,17 @@ def as_csv(found: Sequence[Tuned]) -> str:
     return stream.getvalue()
 
 
-def as_html(found: Sequence[Tuned]) -> str:
-    """Return the page: no script, nothing loaded from elsewhere."""
-    names = ", ".join(tuned.evidence.model for tuned in found)
+def as_html(found: Sequence[Tuned], pipelines: Mapping[str, str] | None = None, day: str = "") -> str:
+    """Return the page: no script, nothing loaded from elsewhere. `pipelines` have their sections by their names."""
+    others = pipelines or {}
+    names = ", ".join((*others, *(tuned.evidence.model for tuned in found)))
     title = f"Tuning of {names}"
-    body = "".join(_section(tuned) for tuned in found)
+    body = "".join((*others.values(), *(_section(tuned) for tuned in found)))
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width,initial-scale=1">'
         f"<title>{escape(title)}</title><style>{STYLE}{_HEAT}</style></head><body><main>"
-        f'<h1>{escape(title)}</h1><p class="soft">{escape(found[0].date if found else "")} · repogen {__version__}</p>'
+        f'<h1>{escape(title)}</h1><p class="soft">{escape(found[0].date if found else day)} · repogen {__version__}</p>'
         f"{body}</main></body></html>\n"
     )
 

@@ -23,7 +23,10 @@ _MIDDLE = 8000  # simulated requests of the finalists' capacities
 _WORTH = 0.03  # a smaller advantage is not worth a run
 _MARGIN = 0.95  # a prediction below this part of the objective counts as holding it
 _TIE = 0.02  # what differs by less is alike, and then the simpler setting is the better one
+_JUST_BELOW = 0.98  # of what is predicted: a run at the very limit is as likely to miss as to hold
+_AT_LEAST = 0.9  # where something holds already, what missed is asked again at no less than this part of its rate
 _TRIES = 3  # runs of one step, void ones included
+_MEASURABLE = 0.85  # of a rate whose run was void once more: the client cannot keep it
 
 
 @dataclass(frozen=True)
@@ -90,13 +93,16 @@ def search(
 
 def next_step(question: Question, trials: Sequence[Trial]) -> Step | None:
     """Return the run that tells most now, or None when the answer stands."""
-    if trials and not trials[-1].measured.valid and _tries(trials, trials[-1]) < _TRIES:
-        last = trials[-1]
+    last = trials[-1] if trials else None
+    if last and not last.measured.valid and _tries(trials, last) < (_TRIES if question.goal.rate else _chances(trials)):
         return Step(last.setting, last.rate, last.role, last.predicted)
     valid = [trial for trial in trials if trial.measured.valid]
     predictor = refitted(question.predictor, valid)
     tried = {(trial.setting, trial.rate) for trial in trials}
-    step = (_step_at_rate if question.goal.rate else _step_for_rate)(question, predictor, valid)
+    if question.goal.rate:
+        step = _step_at_rate(question, predictor, valid)
+    else:
+        step = _step_for_rate(question, predictor, valid, _measurable(trials))
     if step is None or ((step.setting, step.rate) in tried and _tries(trials, step) >= _TRIES):
         return None
     return step
@@ -226,7 +232,19 @@ def _ranked_at_rate(question: Question, predictor: Predictor) -> list[Setting]:
     return rank(predictor, FINE, shortlist)
 
 
-def _step_for_rate(question: Question, predictor: Predictor, valid: Sequence[Trial]) -> Step | None:
+def _chances(trials: Sequence[Trial]) -> int:
+    """Return how often a step may be run that comes out void: twice the first time, then a lower rate is asked for."""
+    return 2 if len({(trial.setting, trial.rate) for trial in trials if not trial.measured.valid}) == 1 else 1
+
+
+def _measurable(trials: Sequence[Trial]) -> float:
+    """Return the rate up to which runs can be believed."""
+    believed = {(trial.setting, trial.rate) for trial in trials if trial.measured.valid}
+    void = [trial.rate for trial in trials if (trial.setting, trial.rate) not in believed]
+    return min(void, default=math.inf) * _MEASURABLE
+
+
+def _step_for_rate(question: Question, predictor: Predictor, valid: Sequence[Trial], most: float) -> Step | None:
     """Look for the highest rate: the favourite at what it is predicted to hold, corrected after each run."""
     slo = question.goal.slo or math.inf
     seen = joined(valid)
@@ -235,15 +253,17 @@ def _step_for_rate(question: Question, predictor: Predictor, valid: Sequence[Tri
     asked = [
         (setting, rate)
         for setting, capacity in _ranked_by_capacity(question, predictor)[:_TRIES]
-        if (rate := _worth_asking(setting, capacity, floor, seen, slo))
+        if (rate := _worth_asking(setting, min(capacity, most / _JUST_BELOW), floor, seen, slo))
     ]
     if not seen and asked:
         return Step(*asked[0], "candidate", predictor.at(*asked[0]).latency)
     if held:
         for setting in question.references:
-            if not any(t.setting == setting and t.rate >= held.rate * (1 - _WORTH) for t in seen):
+            if not any(t.setting == setting for t in seen):
                 role = "current" if setting == question.current else "default"
-                return Step(setting, held.rate, role, predictor.at(setting, held.rate).latency)
+                capacity = predictor.capacity(setting, slo, _MIDDLE, _FINE_STEPS)
+                rate = min(held.rate, _rounded(capacity * _JUST_BELOW)) or held.rate
+                return Step(setting, rate, role, predictor.at(setting, rate).latency)
     if asked:
         return Step(*asked[0], "candidate", predictor.at(*asked[0]).latency)
     return _repeat(question.goal, held, seen, valid) if held else None
@@ -252,7 +272,8 @@ def _step_for_rate(question: Question, predictor: Predictor, valid: Sequence[Tri
 def _worth_asking(setting: Setting, capacity: float, floor: float, seen: Sequence[Trial], slo: float) -> float | None:
     """Return the rate at which a run of `setting` may raise the floor, or None."""
     missed = [t for t in seen if t.setting == setting and t.measured.latency > slo]
-    rate = min([capacity * 0.98, *(t.rate * _backing_off(slo, t.measured.latency) for t in missed)])
+    backing_off = (t.rate * max(_backing_off(slo, t.measured.latency), _AT_LEAST * bool(floor)) for t in missed)
+    rate = min([capacity * _JUST_BELOW, *backing_off])
     known = any(t.setting == setting and abs(t.rate / rate - 1) < _WORTH / 3 for t in seen) if rate else True
     return _rounded(rate) if rate > floor * (1 + _WORTH / 2) and not known else None
 

@@ -1,8 +1,12 @@
-"""How long a batch takes an instance, fitted from what closed-loop runs showed.
+"""How long a batch takes an instance, fitted from what calibration runs showed.
 
 Triton's `batch_stats` tell the backend's time for each batch size. An instance is taken for longer: requests are
 gathered, tensors copied, answers sent, the next batch fetched. Where an instance never waits for work, the pace of its
 executions tells that whole cycle, and the difference is a time for each request and one for each batch.
+
+Clients that wait for their answers leave the server alone while it works; requests on a schedule do not, and cores are
+shared. So cycles under a light and under a heavy open load are some per cent longer or shorter: by what makes the
+simulation of the very requests that were sent show what was seen.
 """
 
 from __future__ import annotations
@@ -10,19 +14,27 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from statistics import NormalDist
 from typing import Any
 
 from repogen.errors import RepogenError
-from repogen.tune.batcher import closed_loop
+from repogen.tune.batcher import Workload, closed_loop, simulate
 from repogen.tune.setting import Setting
 
-_ENOUGH = 50
-"""Executions that a batch size needs for its mean time to be believed, where others have them."""
+_ENOUGH, _FEW = 50, 5
+"""Executions that a batch size needs for its mean time to be believed: of a fast model many, of a slow one a few."""
 _BUSY = 1.9
 """Clients for each sample in execution above which there is always another batch ready."""
 _SPREADS = (0.0, 0.02, 0.04, 0.07, 0.1, 0.15, 0.2, 0.3)
+_SCALES = tuple(1.03**step for step in range(-12, 25))
+_TAIL_COUNTS = 0.5  # as much as the median, P90 and the batches: one pause of the machine can decide a P99
 _DRAWS = 4096
 _TRIED = 1500  # requests of each simulation by which the spread is fitted
+_GAP_AT = (0.0, 0.1, 0.5, 0.9, 0.99, 1.0)
+
+
+Corrections = tuple[tuple[float, float], ...]
+"""Factors of the cycles by rising rate; between two it is on their line, and beyond as at the last."""
 
 
 @dataclass(frozen=True)
@@ -63,12 +75,40 @@ class ClosedRun:
 
 
 @dataclass(frozen=True)
+class OpenRun:
+    """One run on a schedule: `due` are the seconds at which requests were due; their latencies count from there."""
+
+    setting: Setting
+    due: tuple[float, ...]
+    batches: tuple[tuple[int, int, float], ...]
+    latencies: Latencies
+
+    @property
+    def rate(self) -> float:
+        return len(self.due) / (self.due[-1] - self.due[0])
+
+    @property
+    def mean_batch(self) -> float:
+        return sum(size * count for size, count, _ in self.batches) / sum(count for _, count, _ in self.batches)
+
+
+@dataclass(frozen=True)
+class Load:
+    """How cycles are at an open load: `scale` times as long, with a spread of their own."""
+
+    rate: float
+    scale: float
+    spread: float
+
+
+@dataclass(frozen=True)
 class Service:
     """The service times of one instance count.
 
     `infer`: (batch size, seconds in the backend); `per_request` and `per_batch`: what a cycle takes beyond; `spread`:
     relative standard deviation of a cycle; `gap`: quantiles of what passes between client and server, as
-    (probability, seconds).
+    (probability, seconds); `loads`: what differs under open loads, by rising rate; `corrections`: what confirmed trials
+    say beside that. `at` a rate both are in `scale` and `spread`.
     """
 
     instances: int
@@ -77,10 +117,35 @@ class Service:
     per_batch: float
     spread: float = 0.0
     gap: tuple[tuple[float, float], ...] = ((0.0, 0.0), (1.0, 0.0))
-    scale: float = 1.0  # what confirmed trials corrected
+    scale: float = 1.0
+    loads: tuple[Load, ...] = ()
+    corrections: Corrections = ()
 
-    def cycles(self, max_batch: int) -> list[float]:
-        """Return the seconds that a batch of each size takes an instance; index 0 is unused."""
+    def at(self, rate: float) -> Service:
+        """Return the service at an open load: on the line through those that were tried, and not beyond the last.
+
+        More load never makes work shorter: where it seems to, the mean of both is taken.
+        """
+        import numpy as np
+
+        scale, spread = self.scale, self.spread
+        if self.loads:
+            low, high = self.loads[0], self.loads[-1]
+            place = min((max(rate, 0.0) - low.rate) / max(high.rate - low.rate, 1e-9), 1.0)
+            rise = max(high.scale - low.scale, 0.0)
+            middle = (low.scale + high.scale) / 2
+            scale *= max(middle + rise * (place - 0.5), _SCALES[0])
+            spread = low.spread + (high.spread - low.spread) * max(place, 0.0)
+        if self.corrections:
+            rates, factors = zip(*self.corrections, strict=True)
+            scale *= float(np.interp(rate, rates, factors))
+        return replace(self, scale=scale, spread=spread, loads=(), corrections=())
+
+    def cycles(self, max_batch: int, each: float = 1.0) -> list[float]:
+        """Return the seconds that a batch of each size takes an instance; index 0 is unused.
+
+        `each`: samples of a request in the mean.
+        """
         import numpy as np
 
         sizes, times = zip(*self.infer, strict=True)
@@ -89,7 +154,7 @@ class Service:
         slope = (times[-1] - float(np.interp(half, sizes, times))) / max(sizes[-1] - half, 1)
         beyond = [max(size - sizes[-1], 0) * slope for size in range(max_batch + 1)]
         whole = [
-            self.scale * (float(inside[size]) + beyond[size] + self.per_request * size + self.per_batch)
+            self.scale * (float(inside[size]) + beyond[size] + self.per_request * size / each + self.per_batch)
             for size in range(max_batch + 1)
         ]
         return [0.0, *whole[1:]]
@@ -134,13 +199,20 @@ class Calibration:
     def covers(self, instances: int) -> bool:
         return min(self.services) <= instances <= max(self.services)
 
-    def scaled(self, scales: Mapping[int, float]) -> Calibration:
-        """Return the calibration with each service's `scale` set."""
-        return Calibration({n: replace(s, scale=scales.get(n, s.scale)) for n, s in self.services.items()})
+    def corrected(self, by: Mapping[int, Corrections]) -> Calibration:
+        """Return the calibration with the corrections of each service set."""
+        return Calibration({n: replace(s, corrections=by.get(n, ())) for n, s in self.services.items()})
 
 
-def calibrate(runs: Sequence[ClosedRun]) -> Service:
-    """Fit the service of one instance count from closed-loop runs, one of them with a single client."""
+def calibrate(runs: Sequence[ClosedRun | OpenRun]) -> Service:
+    """Fit the service of one instance count: closed-loop runs, one with a single client, and open ones if there are."""
+    closed = [run for run in runs if isinstance(run, ClosedRun)]
+    loads = sorted((run for run in runs if isinstance(run, OpenRun)), key=lambda run: run.rate)
+    service = _unloaded(closed)
+    return replace(service, loads=tuple(_load(service, run) for run in loads))
+
+
+def _unloaded(runs: Sequence[ClosedRun]) -> Service:
     instances = {run.setting.instances for run in runs}
     alone = sorted((r for r in runs if r.clients == 1 and not r.setting.delay), key=lambda r: not r.setting.batching)
     if len(instances) != 1 or not alone or not any(run.busy for run in runs):
@@ -161,7 +233,8 @@ def _infer_times(runs: Sequence[ClosedRun]) -> tuple[tuple[int, float], ...]:
         for size, count, seconds in run.batches:
             before = totals.get(size, (0, 0.0))
             totals[size] = before[0] + count, before[1] + count * seconds
-    enough = min(_ENOUGH, max(count for count, _ in totals.values()))
+    most = max(count for count, _ in totals.values())
+    enough = min(max(most // 20, _FEW), _ENOUGH, most)
     blocks: list[tuple[float, float, list[int]]] = []  # (mean, weight, sizes), rising: pooled where they fall
     for size in sorted(totals):
         count, seconds = totals[size]
@@ -202,17 +275,20 @@ def _overheads(runs: Sequence[ClosedRun]) -> tuple[float, float]:
 def _gap(seen: Latencies, cycle: float) -> tuple[tuple[float, float], ...]:
     """Return the quantiles of what a single client's requests take beyond their execution.
 
-    The smallest is chosen so that the mean is right.
+    Beyond P90 they go on as those of a normal distribution do: the few hundred requests of a calibration show there
+    what else the machine did meanwhile, and each prediction would carry it.
     """
-    p50, p90, p99, top = (value - cycle for value in (seen.p50, seen.p90, seen.p99, seen.max))
-    above = 0.4 * (p50 + p90) / 2 + 0.09 * (p90 + p99) / 2 + 0.01 * (p99 + top) / 2
-    lowest = (seen.mean - cycle - above) / 0.25 - p50
-    points = ((0.0, min(lowest, p50)), (0.5, p50), (0.9, p90), (0.99, p99), (1.0, top))
+    p50 = seen.p50 - cycle
+    step = (seen.p90 - seen.p50) / NormalDist().inv_cdf(0.9)
+    points = ((p, p50 + step * NormalDist().inv_cdf(min(max(p, 0.01), 0.999))) for p in _GAP_AT)
     return tuple((probability, max(value, 0.0)) for probability, value in points)
 
 
 def _spread(service: Service, runs: Sequence[ClosedRun]) -> float:
-    """Return the spread with which simulated closed loops show the P99 that was seen."""
+    """Return the spread with which simulated closed loops show the P90 that was seen.
+
+    Not the P99: where many clients wait for their answers, one pause of the machine delays all of them, and decides it.
+    """
     import numpy as np
 
     busy = [run for run in runs if run.busy]
@@ -227,9 +303,30 @@ def _spread(service: Service, runs: Sequence[ClosedRun]) -> float:
                 run.setting, run.clients, _TRIED, tried.cycles(run.setting.max_batch), tried.jitter(0), gaps.tolist()
             )
             settled = (outcome.latencies + gaps)[min(2 * run.clients, _TRIED // 2) :]
-            total += abs(math.log(float(np.percentile(settled, 99)) / run.latencies.p99))
+            total += abs(math.log(float(np.percentile(settled, 90)) / run.latencies.p90))
         errors.append((total, spread))
     return min(errors)[1]
+
+
+def _load(service: Service, run: OpenRun) -> Load:
+    """Return by how much cycles differ under this load: what makes its simulation most alike."""
+    import numpy as np
+
+    workload = Workload(run.due)
+    gaps = service.gaps(0, len(run.due))
+    seen = run.latencies
+
+    def unlike(scale: float, spread: float) -> float:
+        tried = replace(service, scale=scale, spread=spread)
+        outcome = simulate(run.setting, workload, tried.cycles(run.setting.max_batch), tried.jitter(0))
+        p50, p90, p99 = np.percentile(outcome.latencies + gaps, (50, 90, 99))
+        pairs = ((p50, seen.p50), (p90, seen.p90), (outcome.mean_batch, run.mean_batch))
+        return sum(abs(math.log(one / other)) for one, other in pairs) + _TAIL_COUNTS * abs(math.log(p99 / seen.p99))
+
+    _, scale = min((unlike(scale, service.spread), scale) for scale in _SCALES)
+    near = [scale * step for step in (0.94, 0.97, 1.0, 1.03, 1.06)]
+    _, scale, spread = min((unlike(scale, spread), scale, spread) for scale in near for spread in _SPREADS)
+    return Load(run.rate, scale, spread)
 
 
 def _between(low: Service, high: Service, part: float, instances: int) -> Service:
@@ -240,4 +337,8 @@ def _between(low: Service, high: Service, part: float, instances: int) -> Servic
     lows, highs = low.cycles(sizes[-1]), high.cycles(sizes[-1])
     gap = tuple((p, mix(a, b)) for (p, a), (_, b) in zip(low.gap, high.gap, strict=True))
     cycles = tuple((size, mix(lows[size], highs[size])) for size in sizes)
-    return Service(instances, cycles, 0.0, 0.0, mix(low.spread, high.spread), gap)
+    loads = tuple(
+        Load(mix(a.rate, b.rate), mix(a.scale, b.scale), mix(a.spread, b.spread))
+        for a, b in zip(low.loads, high.loads, strict=False)
+    )
+    return Service(instances, cycles, 0.0, 0.0, mix(low.spread, high.spread), gap, loads=loads)

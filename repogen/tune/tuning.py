@@ -19,13 +19,14 @@ from repogen.tune.journal import Evidence, Journal
 from repogen.tune.live import Bench, calibration_setting, save_payloads
 from repogen.tune.override import borrowed, setting_of
 from repogen.tune.search import Answer, Budget, Question, conclude, search
-from repogen.tune.service import Calibration, ClosedRun, calibrate
+from repogen.tune.service import Calibration, ClosedRun, OpenRun, calibrate
 from repogen.tune.setting import Setting
 from repogen.tune.space import candidates, triton_default
 from repogen.tune.trial import Goal, Trial
 from repogen.tune_schema import PERCENTILES, TuneEntry
 
 _POOL = 32
+_RUNS_OF_A_CALIBRATION = 2  # clients that wait, and a schedule
 Say = Callable[[str], None]
 
 
@@ -110,7 +111,8 @@ def tune_dry(model: ServedModel, entry: TuneEntry, journal: Journal, evidence: E
     calibration = Calibration({count: calibrate(runs) for count, runs in saved.items()})
     question = question_of(goal, current, calibration, entry)
     answer = conclude(question, journal.trials(evidence, goal, entry.arrivals))
-    return Tuned(question, answer, evidence, entry.arrivals, len(saved), 0.0, machine(), date())
+    runs = _RUNS_OF_A_CALIBRATION * len(saved)
+    return Tuned(question, answer, evidence, entry.arrivals, runs, 0.0, machine(), date())
 
 
 def question_of(goal: Goal, current: Setting, calibration: Calibration, entry: TuneEntry) -> Question:
@@ -124,7 +126,7 @@ def _calibration(
     bench: Bench, current: Setting, entry: TuneEntry, journal: Journal, evidence: Evidence, say: Say
 ) -> tuple[Calibration, int]:
     """Return the services at both ends of the range of instances, and those of the references; run what is missing."""
-    saved: dict[int, list[ClosedRun]] = journal.runs(evidence)
+    saved: dict[int, list[ClosedRun | OpenRun]] = journal.runs(evidence)
     wanted = {*entry.limits, current.instances, 1}
     low, high = min(wanted), max(wanted)
     for count in (low, high):
@@ -132,7 +134,8 @@ def _calibration(
             say(f"calibrating {count} instance{'s' * (count > 1)}")
             saved[count] = bench.calibrate(calibration_setting(current, count))
             journal.add("calibration", evidence=evidence, instances=count, runs=saved[count])
-    return Calibration({count: calibrate(runs) for count, runs in saved.items()}), len(saved)
+    calibration = Calibration({count: calibrate(runs) for count, runs in saved.items()})
+    return calibration, _RUNS_OF_A_CALIBRATION * len(saved)
 
 
 def _keep(trial: Trial, journal: Journal, evidence: Evidence, goal: Goal, arrivals: str, say: Say) -> None:

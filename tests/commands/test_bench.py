@@ -11,7 +11,7 @@ from repogen.console import Console
 from repogen.errors import RepogenError
 from repogen.load.payload import from_config
 from repogen.load.runner import Load
-from tests.fake_triton import FakeModel, FakeTriton, echo, identity_config
+from tests.fake_triton import FakeModel, FakeTriton, Refusal, echo, identity_config
 
 MODELS = tuple(from_config(identity_config(name), {}) for name in ("ocr", "vad"))
 
@@ -68,6 +68,21 @@ def test_one_model_at_two_rates_as_json(fake, desired, tmp_path, capsys):
     assert all(one["summary"]["errors"] == 0 for one in results)
     did = results[0]["served"]
     assert did["batches"] == [[2, did["executions"]]]
+
+
+def test_a_void_run_is_exit_code_1_and_its_files_are_written(fake, desired, tmp_path, capsys):
+    numbers = iter(range(10**6))
+
+    def failing(request):
+        if next(numbers) % 10 == 9:
+            raise Refusal("RESOURCE_EXHAUSTED", "out of memory")
+        return slowly(request)
+
+    fake.models["vad"].infer = failing
+    made = bench(tmp_path / "repogen.yaml", **options(fake, only=("vad",), csv=tmp_path / "r.csv"))
+    assert "void: " in capsys.readouterr().out
+    assert made == 1
+    assert "out of memory" in (tmp_path / "r.csv").read_text()
 
 
 def test_a_batch_that_is_too_large_is_found_before_anything_is_sent(fake):

@@ -26,6 +26,7 @@ def test_both_pipelines_answer_as_the_libraries_do(tmp_path):
     manifest = tmp_path / "repogen.yaml"
     text = (FOLDER / "repogen.yaml").read_text()
     text = text.replace("steps/", f"{FOLDER}/steps/").replace("../", f"{FOLDER.parent}/")
+    text = text.replace("samples: ", f"samples: {FOLDER}/")
     manifest.write_text(text)
     ask = f'{sys.executable} {FOLDER}/answers.py --url "$REPOGEN_URL"'
     command = [sys.executable, "-m", "repogen", "serve", "-f", str(manifest), "--", "sh", "-c", ask]

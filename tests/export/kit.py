@@ -45,8 +45,10 @@ class Running:
 
 
 @contextmanager
-def triton(flags: Sequence[str], models: Sequence[str], seconds: float = 60) -> Iterator[Running]:
-    """Run it on loopback until the block ends; it begins when each of `models` is ready."""
+def triton(
+    flags: Sequence[str], models: Sequence[str], seconds: float = 60, *, within: Sequence[str] = ()
+) -> Iterator[Running]:
+    """Run it on loopback, by the command `within`, until the block ends; it begins when each of `models` is ready."""
     runtime = find_runtime(None)
     with (
         tempfile.TemporaryDirectory(prefix="repogen-test-") as name,
@@ -71,7 +73,7 @@ def triton(flags: Sequence[str], models: Sequence[str], seconds: float = 60) -> 
         log = scratch / "log"
         with log.open("wb") as sink:
             process = subprocess.Popen(
-                [*server._environment(runtime, scratch), str(runtime.tritonserver), *flags, *ours],
+                [*within, *server._environment(runtime, scratch), str(runtime.tritonserver), *flags, *ours],
                 stdout=sink, stderr=sink, start_new_session=True,
             )  # fmt: skip
         running = Running(http, grpc, metrics, process, log)

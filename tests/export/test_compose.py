@@ -152,10 +152,17 @@ def test_what_others_mount_cannot_be_written():
         assert name == "build" or all(it["read_only"] for it in binds), name
 
 
-def test_passwords_come_from_the_environment_by_a_file():
-    assert COMPOSE["secrets"] == {"grafana-admin": {"environment": "GRAFANA_ADMIN_PASSWORD"}}
+def test_passwords_come_from_files():
+    """Compose refuses secrets out of the environment for a container whose root is read-only (docker/compose#12531)."""
+    assert COMPOSE["secrets"] == {"grafana-admin": {"file": "${GRAFANA_ADMIN_PASSWORD_FILE:-./secrets/grafana-admin}"}}
+    assert "alert-receiver" not in COMPOSE["secrets"]
     given = SERVICES["grafana"]["environment"]
     assert given["GF_SECURITY_ADMIN_PASSWORD__FILE"] == "/run/secrets/grafana-admin"
+
+
+def test_the_gpu_exporter_starts_without_its_script():
+    """dcgm-exporter-entrypoint.sh runs ldconfig and setcap, under `set -e`, which a read-only root does not allow."""
+    assert SERVICES["dcgm-exporter"]["entrypoint"] == ["/usr/bin/dcgm-exporter"]
 
 
 def test_build_gets_the_parent_of_the_repository_and_its_owner():
@@ -196,6 +203,18 @@ def test_a_project_of_its_own(project):
     assert triton["healthcheck"]["start_period"] == "90s"
     assert triton["volumes"][0]["source"] == "./served/models"
     assert made["services"]["locust-master"]["command"][-1] == "--model=${LOCUST_MODEL:-add}"
+
+
+@pytest.mark.parametrize(("alerts", "secret"), [("slack", "webhook's URL"), ("pagerduty", "routing key")])
+def test_alertmanager_gets_the_receivers_secret_as_a_file(project, alerts, secret):
+    manifest = (project / "repogen.yaml").read_text()
+    (project / "repogen.yaml").write_text(f"{manifest}deploy: {{alerts: {alerts}}}\n")
+    text = exported("compose", project)["docker-compose.yml"]
+    made = yaml.safe_load(text)
+    jsonschema.Draft202012Validator(SCHEMA).validate(made)
+    assert made["services"]["alertmanager"]["secrets"] == ["alert-receiver"]
+    assert made["secrets"]["alert-receiver"] == {"file": "${ALERT_RECEIVER_FILE:-./secrets/alert-receiver}"}
+    assert secret in text
 
 
 def test_the_production_check_asks_for_digests_and_nothing_else(project, tmp_path):

@@ -30,6 +30,24 @@ class TritonPythonModel:
 """
 
 
+UNSHARED = ["unshare", "--map-root-user", "--mount", "sh", "-euc"]
+MOUNTED = """\
+mount --bind "$1" "$2"
+mount -o remount,bind,ro "$2"
+if touch "$2/x" 2>/dev/null; then exit 99; fi
+shift 2
+exec "$@"
+"""
+"""A container's read-only bind mount, in a mount namespace of the command's own."""
+
+
+def may_mount():
+    try:
+        return subprocess.run([*UNSHARED, "mount -t tmpfs none /mnt"], capture_output=True, check=False).returncode == 0
+    except OSError:
+        return False
+
+
 @pytest.fixture
 def served(tmp_path):
     """A project with two Python models, which the embedded server can load as they are published."""
@@ -152,6 +170,27 @@ class TestServer:
             with triton(flags, ["double", "triple"]) as running:
                 assert running.status("/v2/health/ready") == 200
                 assert "nv_inference_request_summary_us" in running.metrics_text()
+
+    @pytest.mark.skipif(not may_mount(), reason="this user may make no mounts")
+    def test_what_is_published_is_seen_through_the_mount(self, served, tmp_path, invoke):
+        """Compose mounts the repository alone: its models are exchanged inside it, so that the mount stays what it is."""
+        manifest = served / "repogen.yaml"
+        invoke("sync", "-f", manifest)
+        triton_cpu = yaml.safe_load(exported("compose", served)["docker-compose.yml"])["services"]["triton-cpu"]
+        (volume,) = triton_cpu["volumes"]
+        inside = tmp_path / "models"
+        inside.mkdir()
+        flags = [flag.replace("=/models", f"={inside}") for flag in triton_cpu["command"][1:]]
+        within = [*UNSHARED, MOUNTED, "sh", str(served / volume["source"]), str(inside)]
+        with triton(flags, ["double", "triple"], within=within) as running:
+            (served / "code/double.py").write_text(MODEL.replace("FACTOR", "10"))
+            text = manifest.read_text()
+            manifest.write_text(text.replace("  triple:", "  thrice:"))
+            invoke("sync", "-f", manifest, "--prune", "--yes", "--url", f"127.0.0.1:{running.grpc}")
+            assert self._asked(running, "double") == [10.0] * 4
+            assert self._asked(running, "thrice") == [3.0] * 4
+            assert running.status("/v2/models/triple/ready") == 400
+        assert not list(inside.iterdir()), "the mount was the server's own"
 
     def test_kubernetes_init_server_and_nightly_scan(self, served, tmp_path):
         made = exported("k8s", served)

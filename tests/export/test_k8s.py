@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from repogen.errors import ManifestError
-from repogen.export.cluster_manifest import REPOSITORY, cluster_manifest
+from repogen.export.cluster_manifest import REPOSITORY, cluster_manifest, local_folders
 from repogen.export.settings import Settings
 from repogen.manifest import load_manifest
 from tests.export.kit import exported
@@ -339,6 +339,31 @@ def test_sources_that_no_pod_can_have_are_refused(cluster, old, new, said):
     (cluster / "repogen.yaml").write_text(text)
     with pytest.raises(ManifestError, match=said):
         exported("k8s", cluster)
+
+
+def test_what_lies_beside_a_python_models_code_is_mounted_too(tmp_path):
+    def folders(file, labels="nets/labels.txt"):
+        path = tmp_path / "repogen.yaml"
+        path.write_text(
+            'triton: "26.08"\ndeploy: {sources_claim: nets}\nmodels:\n  a:\n    source: steps/a.py\n'
+            f"    files: [{file}]\n    inputs: {{x: {{dtype: FP32, dims: [1]}}}}\n"
+            f"    outputs: {{y: {{dtype: FP32, dims: [2], labels: {labels}}}}}\n"
+        )
+        return local_folders(Settings(load_manifest(path), tmp_path))
+
+    assert folders("words/tokens.json") == ("steps", "words", "nets")
+    assert folders("{source: words/lines.py}") == ("steps", "words", "nets")
+    assert folders("s3://bucket/tokens.json") == ("steps", "nets")
+    with pytest.raises(ManifestError, match=r"models.a.files.*no pod can mount 'tokens.json'"):
+        folders("tokens.json")
+    with pytest.raises(ManifestError, match=r"models.a.outputs.y.labels: no pod can mount 'labels.txt'"):
+        folders("words/tokens.json", "labels.txt")
+
+
+def test_a_folder_whose_newest_file_is_served_is_mounted(tmp_path):
+    path = tmp_path / "repogen.yaml"
+    path.write_text('triton: "26.08"\ndeploy: {sources_claim: nets}\nmodels: {a: {source: nets/}}\n')
+    assert local_folders(Settings(load_manifest(path), tmp_path)) == ("nets",)
 
 
 def test_one_server_cannot_have_two_kinds_of_gpu(cluster):

@@ -9,13 +9,14 @@ import pytest
 import yaml
 
 from repogen.desired import models_of
+from repogen.errors import ManifestError
 from repogen.export.monitoring import files
 from repogen.export.settings import Settings
 from repogen.export.watched import Timing, span
 from repogen.manifest import load_manifest
 from tests.conftest import ROOT, tree
 from tests.export.kit import exported
-from tests.export.watchkit import MISSING, WHY, needs_tools
+from tests.export.watchkit import MISSING, WHY, await_, needs_tools, receiving, tell, watching
 from tests.serverkit import onnx_file
 
 MANIFEST = """\
@@ -226,6 +227,52 @@ def test_grafanas_own_library_reads_the_whole_dashboard(full, tmp_path):
     assert dashboard(file) == ""
     file.write_text(json.dumps({**board(full), "titel": "typo"}))
     assert "titel" in dashboard(file)
+
+
+@pytest.mark.parametrize(
+    ("alerts", "receiver"),
+    [
+        ("slack", {"slack_configs": [{"api_url_file": "/run/secrets/alert-receiver", "send_resolved": True}]}),
+        ("pagerduty", {"pagerduty_configs": [{"routing_key_file": "/run/secrets/alert-receiver", "send_resolved": True}]}),
+        ("http://bridge:9000/x", {"webhook_configs": [{"url": "http://bridge:9000/x", "send_resolved": True}]}),
+    ],
+)  # fmt: skip
+def test_the_manifest_says_who_is_told(project, tmp_path, alerts, receiver):
+    with (project / "repogen.yaml").open("a") as manifest:
+        manifest.write(f"deploy: {{alerts: '{alerts}'}}\n")
+    text = exported("monitoring", project)["alertmanager/alertmanager.yml"]
+    assert yaml.safe_load(text)["receivers"] == [{"name": "team", **receiver}, {"name": "nobody"}]
+    if not MISSING:
+        (tmp_path / "alertmanager.yml").write_text(text)
+        tool("amtool", "check-config", tmp_path / "alertmanager.yml")
+
+
+def test_by_default_nobody_is_told_and_the_file_says_so(plain):
+    text = plain["alertmanager/alertmanager.yml"]
+    assert yaml.safe_load(text)["receivers"] == [{"name": "team"}, {"name": "nobody"}]
+    assert "nobody yet" in text
+
+
+@pytest.mark.parametrize("alerts", ["mail", "https://user:word@bridge/", "https://bridge/?token=x"])
+def test_a_receiver_that_is_not_known_or_carries_a_secret_is_refused(project, alerts):
+    with (project / "repogen.yaml").open("a") as manifest:
+        manifest.write(f"deploy: {{alerts: '{alerts}'}}\n")
+    with pytest.raises(ManifestError, match=r"deploy\.alerts"):
+        exported("monitoring", project)
+
+
+@needs_tools
+def test_the_real_alertmanager_tells_the_webhook(project, tmp_path):
+    with receiving() as (url, told), (project / "repogen.yaml").open("a") as manifest:
+        manifest.write(f"deploy: {{alerts: '{url}'}}\n")
+        manifest.flush()
+        loaded = load_manifest(project / "repogen.yaml")
+        made = files(models_of(loaded), Settings(loaded, project), Timing(scrape=1))
+        with watching(made, {}, tmp_path) as found:
+            firing = {"labels": {"alertname": "TritonFailing", "model": "add", "severity": "critical"}}
+            tell(f"http://{found.alertmanager}/api/v2/alerts", [firing])
+            await_(lambda: told, 20, "the webhook")
+    assert [one["labels"] for one in told[0]["alerts"]] == [firing["labels"]]
 
 
 def test_ones_own_template_stands_in_for_ours(gpus):

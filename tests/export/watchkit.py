@@ -13,6 +13,7 @@ import urllib.request
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
@@ -115,6 +116,36 @@ def await_(condition, seconds: float, what: object = "") -> float:
         assert time.monotonic() - begun < seconds, f"not within {seconds} s: {what() if callable(what) else what}"
         time.sleep(0.25)
     return time.monotonic() - begun
+
+
+@contextmanager
+def receiving() -> Iterator[tuple[str, list]]:
+    """Be a webhook until the block ends: its URL, and what it was told."""
+    told: list = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self):
+            told.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+            self.send_response(200)
+            self.end_headers()
+
+        def log_message(self, *_):
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as listening:
+        thread = threading.Thread(target=listening.serve_forever)
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{listening.server_port}/alerts", told
+        finally:
+            listening.shutdown()
+            thread.join()
+
+
+def tell(url: str, message: object) -> None:
+    body = json.dumps(message).encode()
+    request = urllib.request.Request(url, body, {"Content-Type": "application/json"})
+    urllib.request.urlopen(request, timeout=5).close()
 
 
 @contextmanager

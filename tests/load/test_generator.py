@@ -286,18 +286,6 @@ def test_a_trace_chooses_its_payloads(fake, tmp_path):
     assert [np.frombuffer(raw, np.float32)[0] for raw in asked] == [0, 2, 2, 0]  # the first is the trial
 
 
-def test_the_public_futures_of_grpc_do_as_well(fake, monkeypatch):
-    from repogen.load import calls
-
-    def none(*_):
-        raise AttributeError("integrated_call")
-
-    monkeypatch.setattr(calls, "QueueCalls", none)
-    assert calls.try_one(fake.url, b"", deadline=2.0, stream=False)  # an empty request names no model
-    request = echo_request()
-    assert calls.try_one(fake.url, request, deadline=2.0, stream=False) == ""
-
-
 @pytest.mark.parametrize("stream", [False, True], ids=["unary", "stream"])
 def test_headers_are_sent_with_every_request(fake, monkeypatch, stream):
     from repogen.load import calls

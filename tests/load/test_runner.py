@@ -11,6 +11,8 @@ import threading
 import time
 import urllib.parse
 import urllib.request
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -97,6 +99,49 @@ def test_it_ends_when_it_is_sure(fake):
     measured = measure(fake, users=1, rate=500.0, arrivals="constant", duration=60.0, until="p50±40%")
     assert time.monotonic() - begun < 30
     assert measured[0].conditions.ended == "stopped"
+
+
+@contextmanager
+def workers_of(port, count=2):
+    """Workers as they run on other machines: all that they are told is where the master is."""
+    options = ("--worker", "--master-host", "127.0.0.1", "--master-port", str(port))
+    started = [locust(*options) for _ in range(count)]
+    try:
+        yield started
+    finally:
+        for process in started:
+            process.terminate()
+            process.communicate(timeout=20)
+
+
+def test_a_master_pools_the_samples_of_workers_elsewhere(fake, tmp_path):
+    port = free_port()
+    with workers_of(port):
+        measured = measure(
+            fake, tmp_path, users=4, workers=2, master=f"127.0.0.1:{port}",
+            rate=600.0, arrivals="constant", duration=2.0, warm_up=0.3,
+        )  # fmt: skip
+    assert [part.conditions.workers for part in measured] == [2, 2]
+    assert sorted(p.suffix for p in tmp_path.iterdir()) == [".npz", ".npz"]
+    pooled = np.sort(np.concatenate([(p.done - p.intended)[p.measured & (p.status == 0)] for p in measured]))
+    assert len(pooled) == pytest.approx(1200, abs=6)
+    assert result(measured).summary.p99 == percentile(pooled, 99) * 1e-6
+
+
+@pytest.mark.slow
+def test_a_worker_that_is_killed_holds_nobody_up(fake, tmp_path):
+    """It dies so late that Locust has not missed it yet when the other one ends."""
+    port = free_port()
+    with workers_of(port) as workers, ThreadPoolExecutor() as pool:
+        running = pool.submit(
+            measure, fake, tmp_path, users=2, workers=2, master=f"127.0.0.1:{port}", duration=5.0, deadline=60.0
+        )
+        wait_for(lambda: sum(name == "ModelInfer" for name, _ in fake.calls) > 200, 30)
+        time.sleep(2)
+        workers[0].kill()
+        measured = running.result(timeout=60)  # Locust's own limit is 75 s
+    assert "1 of 2 workers were lost" in str(result(measured).verdict)
+    assert len(measured) == 1
 
 
 def test_every_request_fails():

@@ -37,6 +37,7 @@ def test_a_constant_latency_misses_no_rate():
         ),
         pytest.param({"cpu": 0.91}, {}, "a generator used 91% of a core", id="busy"),
         pytest.param({"ended": "killed"}, {}, "the generator was killed", id="killed"),
+        pytest.param({"workers": 3}, {}, "2 of 3 workers were lost, and their samples", id="worker lost"),
         pytest.param({"ended": "interrupted"}, {}, "the run was interrupted", id="interrupted"),
         pytest.param(
             {},

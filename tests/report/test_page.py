@@ -74,6 +74,18 @@ def test_one_run_has_no_curve_over_rates():
     assert "Latency against rate" not in as_html([run(1)])
 
 
+def test_the_steps_of_a_pipeline():
+    _, [part] = run(1)
+    spent = Statistics("x", 20_000, 0, 20_000, 9000, 10**9, 10**8, 2 * 10**9, 10**8, BATCHES, 10**10)
+    told = Observation(spent, Batching(8, dynamic=True), members={"<first>": spent, "second": spent})
+    part = replace(part, server=told.to_json())
+    page = as_html([(result([part]), [part])])
+    assert "Batch sizes" not in page  # an ensemble merges nothing
+    assert 'aria-label="Steps of the pipeline"' in page
+    assert "<td>&lt;first&gt;</td>" in page
+    assert page.count("<td>second</td>") == 1
+
+
 def pixels(png):
     """Return width, height and the mean brightness of a screenshot (8-bit RGB or RGBA)."""
     width, height, depth, kind = struct.unpack(">IIBB", png[16:26])

@@ -74,3 +74,17 @@ def test_csv_has_a_place_for_every_figure():
     told = dict(zip(head.split(","), one.split(","), strict=True))
     assert (told["model"], told["p50"], told["p99"], told["max"]) == ("ocr", "0.4567", "", "1031.25")
     assert (told["server_batches"], told["valid"]) == ("1x3 2x27", "False")
+
+
+def test_the_steps_of_a_pipeline():
+    steps = {"tokenise": Served(57, 0, 57, 57, 0.5, 0.0, 1.5, 0.0, 1.0, ((1, 57),), total=2.0),
+             "bert": Served(57, 0, 19, 57, 2.0, 0.0, 4.0, 0.0, 3.0, ((3, 19),), total=6.0)}  # fmt: skip
+    whole = replace(RESULT, served=replace(SERVED, total=10.0, members=steps))
+    stream = io.StringIO()
+    as_text([whole], stream)
+    text = stream.getvalue()
+    assert "Steps of ocr, 4 users (mean ms a request, of 10.00)" in text
+    rows = [line.split() for line in text.splitlines()]
+    assert ["tokenise", "0.500", "1.50", "20%", "57", "57", "1.00", "1x57"] in rows
+    assert ["bert", "2.00", "4.00", "60%", "57", "19", "3.00", "3x19"] in rows
+    assert ["between", "them", "2.00", "20%"] in rows

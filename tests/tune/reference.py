@@ -1,6 +1,7 @@
 """Triton's batcher once more, written as its threads are: slow, plain, and sharing no code with the simulator."""
 
 import heapq
+import random
 
 
 class World:
@@ -20,6 +21,7 @@ class World:
         heapq.heapify(self.clock)
         self.serial = len(rows)
         self.nap, self.napping_until, self.asleep = 0, None, 0.0
+        self.luck = random.Random(0)
 
     def at(self, time, order, what, subject):
         self.serial += 1
@@ -31,9 +33,15 @@ class World:
             if what == "arrive":
                 self.arrive(subject)
             elif what == "done":
+                hungry = bool(self.queue or self.late) and not self.slot()
                 self.waiting_instances += 1
                 self.feed()
-                self.think()
+                if hungry and not self.setting.prefetches and self.luck.random() < 1 / 3:
+                    self.nap += 1  # looked too early: only an arrival or the regular look wakes it
+                    self.at(self.now + 0.5, 2, "nap", self.nap)
+                    self.napping_until = self.now + 0.5
+                else:
+                    self.think()
             elif subject == self.nap:
                 self.think()
         return self

@@ -134,3 +134,20 @@ def test_evidence_of_the_stand_in_is_refused_unless_forced(tmp_path):
     assert refuse_other_evidence(stand_in, model, force=True) == ["backend python, not onnxruntime"]
     with pytest.raises(Refused, match="build old, not"):
         refuse_other_evidence(tuned(Setting(16), build="old"), model, force=False)
+
+
+def test_the_step_of_a_pipeline(manifest):
+    apply(manifest, "ocr", tuned(Setting(16, 1, 500)), pipeline="reading")
+    assert "# tuned 2026-12-01: P99 of the pipeline reading 9.30 ms [9.00, 9.70] at 900/s" in manifest.read_text()
+    apply(manifest, "ocr", tuned(Setting(16, 1, 200), day="2026-12-02"), pipeline="reading")
+    assert manifest.read_text().count("# tuned") == 1
+
+
+def test_a_step_that_merges_nothing_gets_its_instances(manifest):
+    apply(
+        manifest, "other", tuned(Setting(1, 2, batching=False), current=Setting(1, batching=False)), pipeline="reading"
+    )
+    entry = load_manifest(manifest).models["other"]
+    assert (entry.instances[0].count, entry.dynamic_batching) == (2, None)
+    assert "max_batch_size" not in manifest.read_text().partition("other:")[2]
+    assert "# tuned 2026-12-01: P99 of the pipeline reading" in manifest.read_text()

@@ -51,7 +51,7 @@ def test_instances_that_contend_are_worth_less_than_their_number():
 def test_larger_requests_lower_the_rate():
     plain, mixed = Predictor(calibration()), Predictor(calibration(), mix=Mix(((1, 0.5), (3, 0.5))))
     setting = Setting(16)
-    assert mixed.ceiling(setting) == pytest.approx(plain.ceiling(setting) / 2)
+    assert plain.ceiling(setting) / 2 < mixed.ceiling(setting) < 0.55 * plain.ceiling(setting)
     assert mixed.at(setting, 500.0, 2000).latency > plain.at(setting, 500.0, 2000).latency
 
 

@@ -44,6 +44,14 @@ def test_a_run_that_cannot_be_believed_is_void(samples, percent, words):
     assert words in seen.reason
 
 
+def test_a_run_in_which_the_machine_stood_still_is_void():
+    latency = np.full(4000, 5 * MS)
+    latency[2000:2045] = 80 * MS
+    seen = folded(run(4000, latency), Goal(0.02, 1000.0))
+    assert not seen.valid
+    assert "P99 lies anywhere from 5.0 to 80.0 ms" in seen.reason
+
+
 def test_an_overloaded_server_is_an_answer_and_no_void_run():
     backlog = np.arange(4000, dtype=np.int64) * MS // 2  # each waits half a millisecond longer than the one before
     seen = folded(run(4000, backlog + MS), Goal(0.02, 1000.0))

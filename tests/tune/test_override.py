@@ -1,7 +1,9 @@
+import json
 import os
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,7 +11,17 @@ import pytest
 from repogen.errors import Refused, ServerError
 from repogen.pbtxt import parse
 from repogen.tune.journal import Journal
-from repogen.tune.override import borrowed, give_back_left, put, setting_of, with_setting
+from repogen.tune.override import (
+    all_borrowed,
+    as_json,
+    borrowed,
+    give_back_left,
+    put,
+    setting_of,
+    setting_of_step,
+    with_setting,
+    with_setting_of_step,
+)
 from repogen.tune.setting import QueuePolicy, Setting
 
 CONFIG = """
@@ -85,6 +97,16 @@ def test_a_setting_is_put_into_a_copy_and_the_rest_stays():
     assert config == parse(CONFIG)
     assert not with_setting(config, Setting(8, batching=False)).HasField("dynamic_batching")
     assert with_setting(with_setting(config, Setting(8, batching=False)), Setting(8)).HasField("dynamic_batching")
+
+
+@pytest.mark.parametrize(("instances", "threads"), [(1, "6"), (2, "3"), (4, "1")])
+def test_all_instances_of_a_stand_in_have_as_many_threads_together(instances, threads):
+    config = parse(CONFIG)
+    config.instance_group[0].count = 3
+    config.parameters["intra_op_threads"].string_value = "2"
+    changed = with_setting(config, replace(setting_of(config), instances=instances))
+    assert changed.parameters["intra_op_threads"].string_value == threads
+    assert "intra_op_threads" not in with_setting(parse(CONFIG), setting_of(parse(CONFIG))).parameters
 
 
 def test_instances_are_counted_over_the_gpus_of_a_group():
@@ -223,3 +245,63 @@ def test_a_second_signal_ends_the_process_at_once(journal):
         process.send_signal(signal.SIGINT)
         assert process.wait(10) == 130
     assert journal.borrowed() is not None
+
+
+class Servers:
+    """Several models of one server; what is `stuck` keeps the config that it has."""
+
+    url = "127.0.0.1:8001"
+
+    def __init__(self, *names, stuck=()):
+        self.each = {name: FakeServer(CONFIG.replace('"ocr"', f'"{name}"')) for name in names}
+        self.stuck = stuck
+
+    def config(self, model):
+        return self.each[model].config(model)
+
+    def load(self, name, config_json=None):
+        self.each[name].stubborn = name in self.stuck
+        self.each[name].load(name, config_json)
+
+
+def with_short_delays(server, journals, names, then):
+    with all_borrowed(server, journals) as originals:
+        for name in names:
+            put(server, with_setting(originals[name], replace(setting_of(originals[name]), delay=1)))
+        then()
+
+
+def test_every_step_of_a_pipeline_is_put_back(tmp_path):
+    server = Servers("a", "b", "c")
+    journals = {name: Journal(tmp_path / f"{name}.jsonl") for name in "abc"}
+    with pytest.raises(ZeroDivisionError):
+        with_short_delays(server, journals, "ab", lambda: 1 / 0)
+    assert all(setting_of(server.config(name)).delay == 3000 for name in "abc")
+    assert all(journal.borrowed() is None for journal in journals.values())
+
+
+def test_one_that_stays_keeps_no_other(tmp_path):
+    server = Servers("a", "b", "c")
+    journals = {name: Journal(tmp_path / f"{name}.jsonl") for name in "abc"}
+    with pytest.raises(ServerError, match="b does not run its own config"):
+        with_short_delays(server, journals, "abc", lambda: setattr(server, "stuck", ("b",)))
+    assert [setting_of(server.config(name)).delay for name in "abc"] == [3000, 1, 3000]
+    assert [journal.borrowed() is None for journal in journals.values()] == [True, False, True]
+    server.stuck = ()
+    assert give_back_left(server, journals["b"])
+    assert setting_of(server.config("b")).delay == 3000
+
+
+def test_a_step_that_merges_nothing_has_its_instances(tmp_path):
+    plain = CONFIG.replace("max_batch_size: 8", "max_batch_size: 0").split("dynamic_batching")[0]
+    server, journal = FakeServer(plain), Journal(tmp_path / "ocr.jsonl")
+    assert setting_of_step(server.config("ocr")) == Setting(1, 2, batching=False)
+    with all_borrowed(server, {"ocr": journal}) as originals:
+        put(server, with_setting_of_step(originals["ocr"], Setting(1, 3, batching=False)))
+        assert server.config("ocr").instance_group[0].count == 3
+    assert server.config("ocr") == parse(plain)
+    changed = with_setting_of_step(parse(plain), Setting(1, 3, batching=False))
+    journal.add("borrowed", url=server.url, model="ocr", config=json.loads(as_json(parse(plain))))
+    server.running = changed  # as a run that was killed leaves it
+    assert give_back_left(server, journal)
+    assert server.config("ocr") == parse(plain)

@@ -1,4 +1,5 @@
 import math
+from dataclasses import replace
 
 import pytest
 
@@ -92,6 +93,20 @@ def test_a_void_run_is_repeated_and_never_believed(truth, guess):
     assert [trial.measured.valid for trial in answer.trials][:2] == [False, True]
 
 
+def test_a_rate_that_the_client_cannot_keep_is_asked_lower(truth, guess):
+    class Late(FakeServer):
+        def __call__(self, setting, rate):
+            seen = super().__call__(setting, rate)
+            return replace(seen, valid=False, reason="late") if rate > 3200 else seen
+
+    server = Late(truth)
+    answer = search(question(Goal(slo=0.020), guess), server, Budget(6))
+    assert server.asked[0] == server.asked[1]
+    assert server.asked[2][1] < 0.9 * server.asked[1][1]
+    assert answer.held
+    assert 0.7 * 3200 < answer.choice.rate <= 3200
+
+
 def test_when_every_run_is_void_nothing_is_recommended(truth, guess):
     server = FakeServer(truth, void=set(range(20)))
     answer = search(question(Goal(slo=0.020, rate=900.0), guess), server, Budget(20))
@@ -137,15 +152,16 @@ def test_trials_correct_the_prediction(truth, guess):
     assert abs(better.at(setting, 1800.0).latency / checked - 1) < abs(
         predictor.at(setting, 1800.0).latency / checked - 1
     )
-    assert better.calibration.services[1].scale > 1
-    assert better.calibration.services[2].scale == better.calibration.services[1].scale
+    one, two = (better.calibration.services[count] for count in (1, 2))
+    assert all(one.at(rate).scale > 1 for rate in (1500.0, 2000.0, 2300.0))
+    assert two.at(1500.0).scale == two.at(2300.0).scale > 1
 
 
 def test_a_latency_beyond_all_measure_is_no_evidence(guess):
     setting = Setting(16)
     seen = Measured(50.0, 49.0, 51.0)
     better = refitted(Predictor(guess), [Trial(setting, 900.0, "candidate", 0.006, seen)])
-    assert 1 <= better.calibration.services[1].scale < 1.2
+    assert 1 <= better.calibration.services[1].at(900.0).scale < 1.2
 
 
 def test_a_tail_further_out_is_asked_of_the_same_runs(truth, guess):

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from repogen.errors import RepogenError
-from repogen.tune.service import Calibration, ClosedRun, Latencies, calibrate
+from repogen.tune.batcher import Workload, simulate
+from repogen.tune.service import Calibration, ClosedRun, Latencies, Load, OpenRun, calibrate
 from repogen.tune.setting import Setting
 from tests.tune.fake_server import closed_runs, service
 
@@ -43,6 +44,36 @@ def test_an_instance_count_between_two_is_between_and_none_is_beyond():
     assert (calibration.covers(2), calibration.covers(4)) == (True, False)
     with pytest.raises(RepogenError, match="4 instances are outside what was calibrated: 1, 3"):
         calibration.service(4)
+
+
+@pytest.mark.parametrize(
+    ("scales", "expected"),
+    [((1.0, 1.2), {0: 0.9, 200: 1.0, 400: 1.1, 600: 1.2, 5000: 1.2}), ((1.2, 1.0), {0: 1.1, 400: 1.1, 5000: 1.1})],
+    ids=["more load, longer cycles", "never shorter ones"],
+)
+def test_cycles_follow_the_load(scales, expected):
+    loads = tuple(Load(rate, scale, 0.1) for rate, scale in zip((200.0, 600.0), scales, strict=True))
+    tried = replace(service(), loads=loads)
+    for rate, scale in expected.items():
+        assert tried.at(rate).scale == pytest.approx(scale)
+        assert tried.at(rate).cycles(4)[4] == pytest.approx(scale * service().cycles(4)[4])
+    corrected = replace(tried, corrections=((200.0, 1.0), (600.0, 1.5))).at(600)
+    assert corrected.scale == pytest.approx(1.5 * tried.at(600).scale)
+
+
+@pytest.mark.parametrize("slower", [0.9, 1.0, 1.25])
+def test_open_loads_tell_by_how_much_cycles_differ(slower):
+    truth = service(fixed=0.002, each=0.00025)
+    runs = closed_runs(truth)
+    due = tuple(np.cumsum(np.random.default_rng(3).exponential(1 / 900, 3000)).tolist())
+    seen = simulate(Setting(16), Workload(due), [slower * c for c in truth.cycles(16)], truth.jitter(5))
+    latencies = np.sort(seen.latencies + truth.gaps(5, len(due)))
+    p50, p90, p99 = (float(latencies[int(p * 3000)]) for p in (0.5, 0.9, 0.99))
+    rows = tuple((size, count, 0.001) for size, count in seen.histogram.items())
+    run = OpenRun(Setting(16), due, rows, Latencies(float(latencies.mean()), p50, p90, p99, float(latencies[-1])))
+    (load,) = calibrate([*runs, run]).loads
+    assert load.rate == pytest.approx(900, rel=0.05)
+    assert load.scale == pytest.approx(slower, rel=0.05)
 
 
 def test_luck_is_the_same_for_the_same_seed():

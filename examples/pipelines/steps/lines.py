@@ -11,7 +11,7 @@ from ocr import connected_boxes
 Array = np.ndarray[Any, Any]
 
 STRIDE = 32  # the detector halves its input five times
-SHORT_SIDE = 736  # at least, of what the detector sees
+SHORT_SIDE = 736  # at least, of what the detector sees: small letters need it
 INK = 0.3  # a pixel belongs to text
 LINE = 0.5  # mean over a box: it is a line of text
 UNCLIP = 1.6  # the detector marks shrunken lines; this undoes it
@@ -19,10 +19,10 @@ SMALLEST = 3  # pixels
 HEIGHT = 48  # of a line, for the classifier and the recogniser
 
 
-def detector_input(picture: Array) -> Array:
+def detector_input(picture: Array, short_side: int = SHORT_SIDE) -> Array:
     """Return an RGB picture as the detector wants it: [3, H, W], both sides multiples of 32."""
     high, wide = picture.shape[:2]
-    grow = max(1.0, SHORT_SIDE / min(high, wide))
+    grow = max(1.0, short_side / min(high, wide))
     size = [max(STRIDE, round(int(side * grow) / STRIDE) * STRIDE) for side in (high, wide)]
     return scaled(resized(picture, size[0], size[1]))
 
