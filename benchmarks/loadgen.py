@@ -27,6 +27,7 @@ from repogen.load.process import environment
 from repogen.load.spec import Spec
 
 ROOT = Path(__file__).parents[1]
+RAW = "samples"
 TICK = os.sysconf("SC_CLK_TCK")
 CONFIG = """
 name: "identity" backend: "python" max_batch_size: 32
@@ -237,6 +238,7 @@ def cost(name: str, concurrency: int, taken: tuple[np.ndarray, tuple[int, int, f
         "concurrency": concurrency,
         "rps": round(rps, 1),
         "cpu_us_per_request": round(cpu / count * 1e6, 1),
+        RAW: {"requests": count, "seconds": (end - begin) / 1e9, "cpu_seconds": cpu},
     }
 
 
@@ -250,6 +252,7 @@ def timing(name: str, rate: float, taken: tuple[np.ndarray, tuple[int, int, floa
         "lateness_p99_us": round(float(np.percentile(late, 99)), 1),
         "p50_us": round(float(np.percentile(latency, 50)), 1),
         "p99_us": round(float(np.percentile(latency, 99)), 1),
+        RAW: {"lateness_us": np.round(late, 1).tolist(), "latency_us": np.round(latency, 1).tolist()},
     }
 
 
@@ -314,7 +317,7 @@ def medians(runs: list[dict[str, list[dict[str, object]]]]) -> dict[str, list[di
     for part in runs[0]:
         folded[part] = []
         for rows in zip(*(run[part] for run in runs), strict=True):
-            row = dict(rows[0])
+            row = {key: value for key, value in rows[0].items() if key != RAW}
             for key, value in rows[0].items():
                 if isinstance(value, float):
                     row[key] = statistics.median(one[key] for one in rows)
@@ -338,7 +341,7 @@ def main() -> None:
         for row in rows:
             print("  ".join(str(value) for value in row.values()))
     if options.json:
-        options.json.write_text(json.dumps({**found, "load_average": before, "runs": runs}, indent=2))
+        options.json.write_text(json.dumps({**found, "load_average": before, "runs": runs}))
 
 
 if __name__ == "__main__":

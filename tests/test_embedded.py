@@ -47,7 +47,7 @@ def test_the_runner_is_told_what_to_do():
     ("kinds", "said"), [(["cpu"], "CPU"), (["gpu"], "GPU"), (["cpu", "gpu", "cpu"], "CPU and GPU"), ([], "CPU")]
 )
 def test_what_runs_them_is_told(kinds, said):
-    assert devices([replace(MODEL, instances=(Instances(kind),)) for kind in kinds]) == said
+    assert devices([replace(MODEL, instances=(Instances(kind, 1),)) for kind in kinds]) == said
     assert devices([embed(MODEL, cpus=1)]) == "CPU"
 
 

@@ -33,8 +33,8 @@ _S = 1e-9
 _READY = 60.0
 _WARM_UP = 1.0
 _SETTLE = 0.5  # seconds after which a new load counts: the generator plans a quarter of a second ahead
-_LEVEL, _LONGEST_LEVEL = 1.5, 4.0  # seconds that a number of clients is measured
-_EXECUTIONS = 40  # that a slow model is given the longer time for
+_LEVEL = 1.5  # seconds that a number of clients is measured at the least
+_LONGER = ((4.0, 40), (30.0, 8))  # and so many more for so many executions, of a slow model and of a very slow one
 _OPEN = (0.3, 0.65)  # loads on a schedule, as parts of what closed loops reached
 _OPEN_REQUESTS, _OPEN_SECONDS = 400, (4.0, 10.0)
 _APART = 4  # each batch size of the calibration is so many times the one before
@@ -97,7 +97,7 @@ class Bench:
         """Load one instance count with more and more clients that wait, then with two open loads."""
         self.apply(setting)
         with self._generating(setting, users=1) as generator:
-            windows = [self._level(generator, f"users {clients}", _LEVEL, _EXECUTIONS) for clients in levels(setting)]
+            windows = [self._level(generator, f"users {clients}", _LEVEL, _LONGER) for clients in levels(setting)]
             samples = self._ended(generator)
         closed = [_closed_run(setting, *row, samples) for row in zip(levels(setting), windows, strict=True)]
         rates = [part * max(run.samples / run.seconds for run in closed) for part in _OPEN]
@@ -131,15 +131,17 @@ class Bench:
         generator.say("stop")
         return generator.finish(_DEADLINE + _READY)
 
-    def _level(self, generator: Generator, load: str, seconds: float, executions: int = 0) -> _Window:
+    def _level(
+        self, generator: Generator, load: str, seconds: float, longer: Sequence[tuple[float, int]] = ()
+    ) -> _Window:
         generator.say(load)
         time.sleep(_SETTLE)
         before, begin = self.client.statistics(self.model), time.perf_counter_ns()
         while True:
             time.sleep(seconds)
             seen, end = self.client.statistics(self.model) - before, time.perf_counter_ns()
-            done = sum(row.count for row in seen.batches)
-            if done >= executions or (end - begin) * _S >= _LONGEST_LEVEL:
+            done, spent = sum(row.count for row in seen.batches), (end - begin) * _S
+            if not any(spent < most and done < executions for most, executions in longer):
                 return _Window(begin, end, seen)
 
 
@@ -176,7 +178,7 @@ def folded(samples: Samples, goal: Goal) -> Measured:
     ordered = np.sort(taken)
     missed = "the rate was missed by more than 2 %"
     overloaded = bool(reasons) and all(missed in reason for reason in reasons)  # by the server: that is an answer
-    if high > _UNSURE * low and not overloaded:
+    if high > _UNSURE * low and not overloaded and not _decides(goal, low * _S, high * _S):
         reasons.append(f"{goal.name} lies anywhere from {low * 1e-6:.1f} to {high * 1e-6:.1f} ms")
     return Measured(
         latency=percentile(ordered, percent) * _S,
@@ -193,6 +195,11 @@ def folded(samples: Samples, goal: Goal) -> Measured:
     )
 
 
+def _decides(goal: Goal, low: float, high: float) -> bool:
+    """Return whether an interval, however wide, is on one side of the objective."""
+    return goal.slo is not None and (high <= goal.slo or low > goal.slo)
+
+
 def save_payloads(path: Path, requests: Requests) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     payload.save(path, requests)
@@ -205,7 +212,11 @@ def _open_seconds(rate: float) -> float:
 
 def _closed_run(setting: Setting, clients: int, window: _Window, samples: Samples) -> ClosedRun:
     """Return one level: the server's executions between its two questions, and its clients' latencies."""
-    inside = (samples.sent >= window.begin) & (samples.done <= window.end) & (samples.status == 0)
+    settling = window.begin - _SETTLE / _S  # answers of a slow model take longer than the settling
+    answered = (samples.done >= window.begin) & (samples.done <= window.end) & (samples.status == 0)
+    inside = answered & (samples.sent >= settling)
+    if not inside.any():
+        inside = answered
     seconds = (window.end - window.begin) * _S
     return ClosedRun(setting, clients, seconds, _batches(window), _seen((samples.done - samples.sent)[inside]))
 

@@ -219,6 +219,19 @@ def test_no_more_is_sent_than_there_is_room_for():
         assert client.wait() == (0, 3, "")
 
 
+def test_room_that_comes_with_new_settings():
+    def script(peer):
+        while len(peer.bodies[3]) < 1000:
+            peer.wait(http2.DATA)
+        peer.say(http2.SETTINGS, 0, 0, http2.settings({http2.WINDOW_SIZE: 5000}))
+        peer.answer(peer.request())
+        answering(peer)
+
+    with Scripted(proved(script, {http2.WINDOW_SIZE: 1000})) as server, Client(server.url) as client:
+        client.ask(0, b"x" * 3000)
+        assert client.wait() == (0, 3, "")
+
+
 def test_small_requests_wait_for_the_room_of_the_connection():
     def script(peer):
         begun = time.monotonic()
