@@ -310,10 +310,11 @@ class Connection:
     def _obey(self, kind: int, flags: int, stream: int, payload: bytes) -> None:
         """Do what is asked of every client, under the lock."""
         if kind == http2.SETTINGS and not flags & http2.ACK:
+            # First, for what goes out by the new windows is too much for a server that has not heard of the consent.
+            self._out.append(http2.frame(http2.SETTINGS, http2.ACK, 0))
             for key, value in http2.read_settings(payload):
                 self._set(key, value)
             self._greeted = True
-            self._out.append(http2.frame(http2.SETTINGS, http2.ACK, 0))
         elif kind == http2.PING and not flags & http2.ACK:
             self._out.append(http2.frame(http2.PING, http2.ACK, 0, payload))
         elif kind == http2.WINDOW:

@@ -224,6 +224,7 @@ def test_room_that_comes_with_new_settings():
         while len(peer.bodies[3]) < 1000:
             peer.wait(http2.DATA)
         peer.say(http2.SETTINGS, 0, 0, http2.settings({http2.WINDOW_SIZE: 5000}))
+        assert peer.frame()[:2] == (http2.SETTINGS, http2.ACK)  # before what goes out by the new window
         peer.answer(peer.request())
         answering(peer)
 
