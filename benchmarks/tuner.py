@@ -56,7 +56,6 @@ ANSWERED = 0.97
 """The part of the rate that was asked for which must be answered in time."""
 RUNS = 8
 STAGES = ("tune", "grid", "finals")
-SURE = 1.8  # the ends of the interval of a P99 with which a prediction can be compared
 CAPACITY = 0.85
 """Predictions are scored up to this part of what full batches could serve."""
 SLEEPER = """\
@@ -284,8 +283,7 @@ def tune(client: Client, model: ServedModel, case: Case, part: Part) -> None:
 def scored(tuned: Tuned) -> list[float]:
     """Return the errors of the predictions that were made before each run, up to 85 % of capacity."""
     predictor = tuned.answer.predictor
-    sure = [t for t in tuned.answer.trials if t.measured.valid and t.measured.high <= SURE * t.measured.low]
-    trials = joined(sure)
+    trials = joined([trial for trial in tuned.answer.trials if trial.measured.valid])
     return [t.error for t in trials if predictor.at(t.setting, t.rate).load <= CAPACITY]
 
 
